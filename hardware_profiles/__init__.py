@@ -1,0 +1,1 @@
+"""Hardware, model, price and rate profiles: data only, read by allocator.scenario.profiles."""

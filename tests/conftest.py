@@ -1,0 +1,1 @@
+"""Shared test set-up: none yet; tests build what they need."""
