@@ -1,0 +1,1 @@
+"""What the user says: schema, loading with file and line, profiles, models."""

@@ -1,0 +1,139 @@
+"""The algorithm and its flow control: estimator, groups, oversampling, queue, staleness, reward."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Discriminator, Tag, model_validator
+
+from allocator.scenario.quantity import (
+    Count,
+    CountOrRange,
+    FactorOrRange,
+    IntRange,
+    NonNegative,
+    Positive,
+    PositiveShare,
+    assumed,
+)
+from allocator.scenario.section import Flag, Section, by_shape, key, refuse
+
+
+class Lora(Section):
+    """Training of low-rank adapters on a frozen backbone."""
+
+    lora_rank: Count = key("Rank of the adapters")
+
+
+Training = Annotated[
+    Annotated[Literal["full"], Tag("<full>")] | Annotated[Lora, Tag("<lora>")],
+    Discriminator(by_shape(mapping="<lora>", other="<full>")),
+]
+
+
+class WeightSync(Section):
+    """How new weights reach the engines."""
+
+    gb_per_s: Positive | None = key(
+        "Effective bandwidth of the transfer, trainer to all engines; not set: from the network "
+        "profile",
+        unit="GB/s",
+        default=None,
+    )
+    fixed_s: NonNegative = key(
+        "Time of a sync that does not depend on its bytes",
+        unit="s",
+        default=assumed(0.0, "default: no fixed part"),
+    )
+    trainer_blocks: Flag = key("Whether the trainer waits for the transfer", default=True)
+    generator_pauses: Flag = key("Whether engines stop decoding during the transfer", default=True)
+
+
+class Algorithm(Section):
+    """The optimiser's view of a step: what is sampled, kept and trained on."""
+
+    estimator: Literal["grpo", "gspo", "rloo"] = key("Advantage estimator", default="grpo")
+    training: Training = key("All weights, or adapters of some rank", default="full")
+    group_size: CountOrRange = key("Rollouts per prompt", unit="rollouts", default=16)
+    prompts_per_step: CountOrRange = key(
+        "Prompts (groups) per batch of the trainer", unit="prompts", default=32
+    )
+    optimizer_steps_per_batch: Count = key("Mini-batches a batch is split into", default=1)
+    weight_sync_every_steps: Count = key(
+        "Optimiser batches between weight syncs", unit="steps", default=1
+    )
+    weight_update: Literal["in_flight"] = key(
+        "What happens to rollouts in flight when weights change", default="in_flight"
+    )
+    weight_sync: WeightSync = key("Cost of a weight sync", default=WeightSync.model_construct())
+    old_log_probs: Literal["recompute", "from_engine"] = key(
+        "Where the old log-probabilities come from", default="recompute"
+    )
+    reference_model: Flag = key("Whether a reference model scores every rollout", default=False)
+    dynamic_sampling: Literal["off", "drop", "refill"] = key(
+        "Groups without advantage: kept, dropped from the batch, or replaced", default="off"
+    )
+    group_dispatch: Literal["group", "sample"] = key(
+        "Whether a group starts as a whole or sample by sample", default="group"
+    )
+    dispatch_scope: Literal["engine", "global"] = key(
+        "Whether the limit on rollouts in flight holds per engine or over all", default="engine"
+    )
+    mode: Literal["async"] = key("How generation and training interleave", default="async")
+    oversampling: FactorOrRange = key("Rollouts dispatched per rollout kept", default=1.0)
+    oversampling_by: Literal["group", "sample"] = key(
+        "Whether surplus groups or surplus samples are discarded", default="group"
+    )
+    partial_rollout: Literal[False] = key(
+        "Whether unfinished rollouts resume in a later batch", default=False
+    )
+    epochs: CountOrRange = key("Passes over each batch", unit="passes", default=1)
+    trained_share: PositiveShare = key(
+        "Share of a group's samples that is trained on",
+        unit="fraction",
+        default=assumed(1.0, "default: every kept sample"),
+    )
+
+
+class Queue(Section):
+    """The queue of finished rollouts between generator and trainer."""
+
+    capacity_batches: CountOrRange = key(
+        "Batches the queue holds", unit="batches", default=IntRange.model_construct(min=1, max=2)
+    )
+    overflow: Literal["drop_oldest"] = key("What happens when it is full", default="drop_oldest")
+
+
+class Staleness(Section):
+    """How many weight versions may lie between the start of a rollout and its training step."""
+
+    limit: NonNegative | None = key(
+        "Largest staleness by `metric`; not set: no limit", unit="versions", default=None
+    )
+    metric: Literal["mean", "p95", "p99", "max"] = key("What the limit holds for", default="mean")
+    enforce: Literal["design", "reject", "admission"] = key(
+        "Who keeps the limit: the plan, rejection at the trainer, or pacing of new rollouts",
+        default="design",
+    )
+    reference: Literal["submission"] = key("Moment staleness is counted from", default="submission")
+
+    @model_validator(mode="after")
+    def _something_to_enforce(self) -> Staleness:
+        if self.enforce != "design" and self.limit is None:
+            raise refuse(
+                f"a limit beside enforce: {self.enforce} (it has no effect alone)",
+                None,
+                at=("limit",),
+            )
+        return self
+
+
+class Reward(Section):
+    """The reward: computed by rules, without a model and without GPUs."""
+
+    type: Literal["sparse", "structured"] = key("Kind of reward", default="sparse")
+    cpu_s: NonNegative = key(
+        "Time between the end of a rollout and its reward, added to the rollout's latency",
+        unit="s",
+        default=assumed(0.0, "default: rule checked at once"),
+    )
