@@ -58,20 +58,23 @@ UNUSED_FIELDS: Mapping[str, str] = MappingProxyType(
     {
         "gpus.tdp_w": "no power budget or energy cost in this version",
         "gpus.all_in_w": "no power budget or energy cost in this version",
+        "gpus.network_bytes_per_s": "a weight sync without a stated bandwidth takes a measured one"
+        " of whole transfers",
         "gpus.fp4_flops_per_s": "only the physics fallback reads peaks of the generator, and it"
         " is not validated for FP4",
         "models.max_position_embeddings": "the scenario states max_context_tokens",
         "models.mtp_layers_not_counted": "no speculative decoding in this version",
-        "models.vocab": "already counted in the parameter totals",
         "models.tied_embeddings": "already counted in the parameter totals",
-        "models.intermediate": "already counted in the parameter totals",
-        "models.moe_intermediate": "already counted in the parameter totals",
         "models.shared_experts": "already counted in the parameter totals",
         "models.first_dense_layers": "already counted in the parameter totals",
         "models.q_lora_rank": "already counted in the parameter totals",
-        "models.index_topk": "sparse attention is planned as full attention (an upper bound)",
-        "models.index_heads": "sparse attention is planned as full attention (an upper bound)",
-        "models.index_head_dim": "sparse attention is planned as full attention (an upper bound)",
+        "models.kv_lora_rank": "already counted in kv_elements_per_token",
+        "rates.experts": "the model's own count is used",
+        "rates.experts_per_token": "the model's own count is used",
+        "rates.context_min_tokens": "shown with the profile; plans are warned outside the range"
+        " that all fits share",
+        "rates.context_max_tokens": "shown with the profile; plans are warned outside the range"
+        " that all fits share",
         "rates.kv_capacity_tokens": "the KV limit is computed from bytes, at the scenario's"
         " memory_fraction",
         "rates.points": "used by tests of the fits, not by predictions",

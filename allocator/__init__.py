@@ -1,0 +1,50 @@
+"""Plan RL post-training runs: GPU split, concurrency, staleness and dollars per useful token.
+
+    scenario = allocator.load("examples/qwen3-235b-h200.yaml")
+    plan = allocator.solve(scenario)
+
+Public names are imported on first use, so that `import allocator` costs nothing.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from allocator.facade import InfeasibleError, SolverFailure, evaluate, solve, try_solve
+    from allocator.plan import Plan
+    from allocator.scenario.errors import ScenarioError
+    from allocator.scenario.load import load
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "InfeasibleError": "allocator.facade",
+    "Plan": "allocator.plan",
+    "ScenarioError": "allocator.scenario.errors",
+    "SolverFailure": "allocator.facade",
+    "evaluate": "allocator.facade",
+    "load": "allocator.scenario.load",
+    "solve": "allocator.facade",
+    "try_solve": "allocator.facade",
+}
+
+__all__ = [
+    "InfeasibleError",
+    "Plan",
+    "ScenarioError",
+    "SolverFailure",
+    "__version__",
+    "evaluate",
+    "load",
+    "solve",
+    "try_solve",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name from its home on first use."""
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name]), name)

@@ -1,0 +1,112 @@
+"""The trainer's side of a plan: FLOPs and seconds of a batch, ranks, memory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from allocator.evaluator.columns import distinct_rows
+from allocator.evaluator.generator import RolloutState
+from allocator.physics.flops import forward_flops
+from allocator.physics.packing import imbalance
+from allocator.physics.trainer import memory_bytes_per_gpu, train_s
+from allocator.problem.decisions import DecisionArrays
+from allocator.problem.system import System
+
+
+@dataclass(frozen=True, slots=True)
+class TrainerState:
+    """What the trainer of each plan does when it never waits; arrays, one entry a plan.
+
+    Attributes
+    ----------
+    batch_samples : accepted samples that make a batch.
+    trained_samples : of them, those that the optimiser sees (fewer when dead groups are dropped).
+    sequence_tokens : mean tokens of one trained sample, prompt included.
+    train_s : seconds busy with one batch.
+    samples_per_s : accepted samples/s it could take, blocking syncs included.
+    learning_flops, log_prob_flops : executed per batch; the second is part of the first.
+    width : GPUs of one model replica; ranks = gpus // width.
+    """
+
+    batch_samples: Any
+    trained_samples: Any
+    sequence_tokens: Any
+    train_s: Any
+    samples_per_s: Any
+    learning_flops: Any
+    log_prob_flops: Any
+    imbalance: Any
+    width: Any
+    ranks: Any
+    memory_bytes: Any
+
+
+def trainer_state(system: System, plans: DecisionArrays, rollouts: RolloutState) -> TrainerState:
+    """Time one batch of every plan's trainer (once per distinct configuration).
+
+    Imbalance is taken over the lengths before any cancelling of slow rollouts, which can only
+    shorten the longest sample: on the safe side for oversampling above 1.
+    """
+    kinds, algorithm, work = system.trainers, system.algorithm, system.workload
+    rows = distinct_rows(
+        plans.trainer_kind,
+        plans.trainer_gpus,
+        plans.prompts_per_step,
+        plans.epochs,
+        rollouts.row,
+    )
+    kind, row = rows.pick(plans.trainer_kind), rows.pick(rollouts.row)
+    gpus = rows.pick(plans.trainer_gpus).astype(float)
+    epochs = rows.pick(plans.epochs)
+    batch = rows.pick(plans.prompts_per_step) * rows.pick(plans.group_size)
+    kept = rollouts.signal[row] if algorithm.dynamic_sampling == "drop" else 1.0
+    trained = batch * kept
+    mean = rollouts.cut.kept_mean_tokens[row]
+    prompt = work.prompt_tokens
+    tokens = prompt + mean
+    second = prompt * prompt + 2.0 * prompt * mean + rollouts.cut.kept_second_moment_tokens2[row]
+    width = replica_width(system, kind, gpus)
+    ranks = np.maximum(gpus // width, 1.0)
+    steps = kinds.optimizer_steps_per_batch
+    uneven = imbalance(
+        work.lengths,
+        prompt,
+        np.maximum(np.rint(trained / steps), 1).astype(np.int64),
+        ranks.astype(np.int64),
+    )
+    once = trained * forward_flops(system.forward, tokens, second)
+    executed = once * kinds.passes.total(epochs)
+    microbatches = np.maximum(trained * tokens / (ranks * kinds.microbatch_tokens), float(steps))
+    fixed = epochs * (kinds.fixed_s * steps + kinds.microbatch_s * microbatches)
+    seconds = train_s(executed, gpus, kinds.peak_flops_per_s[kind], kinds.hfu[kind], uneven, fixed)
+    blocking = algorithm.sync_s if algorithm.trainer_blocks else 0.0
+    memory = memory_bytes_per_gpu(kinds.state_bytes, gpus, kinds.activation_bytes / width)
+    spread = rows.spread
+    return TrainerState(
+        batch_samples=spread(batch),
+        trained_samples=spread(trained),
+        sequence_tokens=spread(tokens),
+        train_s=spread(seconds),
+        samples_per_s=spread(batch / (seconds + blocking / algorithm.weight_sync_every_steps)),
+        learning_flops=spread(executed),
+        log_prob_flops=spread(once * kinds.passes.log_probs),
+        imbalance=spread(uneven),
+        width=spread(width),
+        ranks=spread(ranks),
+        memory_bytes=spread(memory),
+    )
+
+
+def replica_width(system: System, kind: Any, gpus: Any) -> Any:
+    """Narrowest model replica whose memory fits, the widest when none does."""
+    kinds = system.trainers
+    limit = kinds.hbm_limit_bytes[kind]
+    width = np.full(gpus.shape, float(kinds.widths[-1]))
+    for candidate in reversed(kinds.widths):
+        memory = memory_bytes_per_gpu(kinds.state_bytes, gpus, kinds.activation_bytes / candidate)
+        fits = (memory <= limit) & (gpus % candidate == 0)
+        width = np.where(fits, float(candidate), width)
+    return width

@@ -1,0 +1,105 @@
+"""What a reader must know about a plan beyond its numbers: its warnings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from allocator.plan import Decisions, Limit, PlanWarning, Prediction
+from allocator.problem.build import Problem
+from allocator.problem.decisions import Domain
+
+#: Contexts and prompts that the rate fits cover, in tokens (hardware_profiles/sources/rates.yaml).
+FITTED_CONTEXT_TOKENS = (1_024.0, 32_768.0)
+#: Fewer groups per batch than this make the queue law coarse (few arrivals a step).
+FEW_GROUPS = 4
+#: A share of generated tokens that is wasted in one way and worth a sentence.
+WASTE = 0.2
+
+
+def findings(
+    problem: Problem,
+    domain: Domain,
+    decisions: Decisions,
+    prediction: Prediction,
+    limits: tuple[Limit, ...],
+) -> list[PlanWarning]:
+    """Return all warnings of one plan, those of its resolution first."""
+    return [
+        *problem.warnings,
+        *_ranges(domain, decisions),
+        *_regimes(problem, decisions, prediction, limits),
+        *_waste(prediction),
+    ]
+
+
+def _ranges(domain: Domain, decisions: Decisions) -> Iterator[PlanWarning]:
+    for name, path in domain.ranges:
+        values = getattr(domain, name)
+        chosen = getattr(decisions, name)
+        low, high = float(values[0]), float(values[-1])
+        if low < high and chosen in (low, high):
+            end = "least" if chosen == low else "largest"
+            yield PlanWarning(
+                "decided_by_range",
+                f"{name} = {chosen:g} is the {end} value the scenario allows ({low:g} to "
+                f"{high:g}): the range decided, not the optimum",
+                path,
+            )
+
+
+def _regimes(
+    problem: Problem, decisions: Decisions, prediction: Prediction, limits: tuple[Limit, ...]
+) -> Iterator[PlanWarning]:
+    low, high = FITTED_CONTEXT_TOKENS
+    if not low <= prediction.in_flight_context_tokens <= high:
+        yield PlanWarning(
+            "outside_fitted_range",
+            f"the mean context in flight, {prediction.in_flight_context_tokens:,.0f} tokens, lies "
+            f"outside the {low:,.0f} to {high:,.0f} tokens that decode rates were fitted on",
+            "workload.response_tokens",
+        )
+    groups = decisions.prompts_per_step
+    if groups < FEW_GROUPS:
+        yield PlanWarning(
+            "few_groups",
+            f"a batch of {groups} groups fills in large pieces: waits and staleness vary more "
+            "than these means say",
+            "algorithm.prompts_per_step",
+        )
+    engines = decisions.generator.engines
+    group = decisions.generator.groups[0]
+    fit = next(limit.limit for limit in limits if limit.name == "kv_memory")
+    if group.in_flight_per_engine > fit + decisions.group_size:
+        yield PlanWarning(
+            "kv_queueing",
+            f"{group.in_flight_per_engine} rollouts in flight per engine, about {fit:.0f} fit its "
+            f"KV cache: the rest waits in the engines' queues ({engines} engines)",
+            "plan.in_flight",
+        )
+    limit = problem.system.algorithm.staleness_limit
+    enforce = problem.system.algorithm.staleness_enforce
+    if enforce == "reject" and limit is not None and prediction.staleness.p99 < limit:
+        yield PlanWarning(
+            "staleness_limit_idle",
+            f"the limit of {limit:g} versions rejects {prediction.staleness.rejected_fraction:.2%}"
+            f" of rollouts: 99% are at most {prediction.staleness.p99} versions old anyway",
+            "staleness.limit",
+        )
+
+
+def _waste(prediction: Prediction) -> Iterator[PlanWarning]:
+    fate = prediction.token_fate
+    reasons = {
+        "no_signal": "groups without advantage (all solved or none): a harder or easier "
+        "curriculum is the cheapest remedy",
+        "rejected_stale": "rejection of stale rollouts, which also biases training towards short "
+        "ones",
+        "oversampled": "cancelling rollouts that oversampling started",
+        "dropped_overflow": "a full queue: the generator is faster than the trainer",
+    }
+    for name, reason in reasons.items():
+        share = getattr(fate, name)
+        if share > WASTE:
+            yield PlanWarning(
+                f"waste_{name}", f"{share:.0%} of generated tokens are lost to {reason}"
+            )

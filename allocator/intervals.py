@@ -1,0 +1,93 @@
+"""Intervals of a prediction: what the spreads of its inputs make of it."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from allocator.evaluator import evaluate
+from allocator.evaluator.prediction import prediction_of
+from allocator.plan import Prediction, leaves, plain
+from allocator.problem.build import Problem, build_problem
+from allocator.scenario.errors import ScenarioError
+
+if TYPE_CHECKING:
+    from allocator.plan import Provenance
+    from allocator.problem.decisions import DecisionArrays
+    from allocator.scenario.profiles import Catalogue
+    from allocator.scenario.schema import Scenario
+
+#: The level that low and high of an input, and so the intervals of a plan, stand for.
+LEVEL = 0.8
+
+
+def intervals(
+    scenario: Scenario,
+    catalogue: Catalogue,
+    problem: Problem,
+    plan: DecisionArrays,
+    prediction: Prediction,
+) -> dict[str, tuple[float, float]]:
+    """Return 80% intervals of every number of a prediction, by its path.
+
+    Each input with a spread is moved to its low and high end alone, the plan being kept; what the
+    ends change adds up in squares on either side (inputs independent, effects near-linear).
+    Inputs without a spread add nothing, so an interval is a lower bound of what is not known.
+
+    Parameters
+    ----------
+    plan : one plan, as the arrays of its decisions.
+    """
+    base = _numbers(prediction)
+    down = dict.fromkeys(base, 0.0)
+    up = dict.fromkeys(base, 0.0)
+    for entry in _uncertain(problem, plan):
+        ends = []
+        for end in (entry.low, entry.high):
+            assert end is not None
+            moved = _moved(scenario, catalogue, plan, entry.name, end)
+            if moved is not None:
+                ends.append(moved)
+        for path, value in base.items():
+            changes = [m.get(path, value) - value for m in ends]
+            down[path] += min([0.0, *changes]) ** 2
+            up[path] += max([0.0, *changes]) ** 2
+    return {
+        path: (value - math.sqrt(down[path]), value + math.sqrt(up[path]))
+        for path, value in base.items()
+        if down[path] > 0.0 or up[path] > 0.0
+    }
+
+
+def _uncertain(problem: Problem, plan: DecisionArrays) -> list[Provenance]:
+    """Inputs with a spread, without the rate profiles of engines that the plan does not use."""
+    labels = problem.system.engines.labels
+    used = labels[int(plan.generator_kind[0])].rate_row
+    unused = {label.rate_row for label in labels} - {used}
+    return [
+        entry
+        for entry in problem.provenance
+        if entry.low is not None
+        and entry.high is not None
+        and entry.low < entry.high
+        and not any(row and entry.name.startswith(row) for row in unused)
+    ]
+
+
+def _moved(
+    scenario: Scenario, catalogue: Catalogue, plan: DecisionArrays, name: str, value: float
+) -> dict[str, float] | None:
+    """Prediction with one input moved; None where that end does not describe a system."""
+    try:
+        shifted = build_problem(scenario, catalogue, {name: value})
+    except ScenarioError:
+        return None
+    return _numbers(prediction_of(shifted, evaluate(shifted, plan), 0))
+
+
+def _numbers(prediction: Prediction) -> dict[str, float]:
+    return {
+        path: float(value)
+        for path, value in leaves(plain(prediction))
+        if isinstance(value, (int, float)) and not isinstance(value, bool)
+    }

@@ -1,0 +1,1 @@
+"""Physical laws, one concept a module, as plain functions of floats and arrays."""

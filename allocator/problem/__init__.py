@@ -1,0 +1,1 @@
+"""A scenario made solver-free: resolved numbers, the domain of decisions, named limits."""

@@ -1,0 +1,130 @@
+"""From what the user says of a rollout to its laws: lengths, prompt, cache, solve rate."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from allocator.physics.length_tables import empirical_from_samples, from_quantiles
+from allocator.physics.lengths import (
+    Lengths,
+    UnreachableLengthsError,
+    capped_lognormal_from_mean_cv,
+    capped_lognormal_from_p50_p99,
+)
+from allocator.physics.prefill import PrefixCache
+from allocator.physics.signal import SolveRate
+from allocator.problem.system import WorkloadLaw
+from allocator.scenario.references import read_lengths_file
+from allocator.scenario.workload import LengthsByMean, LengthsByPercentiles, LengthsFromFile
+
+if TYPE_CHECKING:
+    from allocator.problem.ledger import Ledger
+    from allocator.scenario.quantity import Quantity
+    from allocator.scenario.schema import Scenario
+
+LENGTHS = "workload.response_tokens"
+#: Share of rollouts at the cap above which the observed lengths say little about the true ones.
+TRUNCATION_WARNING = 0.2
+
+
+def workload_law(scenario: Scenario, ledger: Ledger) -> WorkloadLaw:
+    """Resolve the workload: lengths as observed after the cap, prompt, cache, environment.
+
+    Raises
+    ------
+    ScenarioError
+        When no distribution has the observed mean, spread and cap, or the longest rollout does not
+        fit the context limit of the engine.
+    """
+    work = scenario.workload
+    prompt = ledger.quantity("workload.initial_prompt_tokens", work.initial_prompt_tokens, "token")
+    lengths = response_lengths(scenario, ledger)
+    share = 0.0
+    prefix_cache: PrefixCache = "share"
+    if isinstance(work.prefix_cache, str):
+        prefix_cache = work.prefix_cache
+    else:
+        share = ledger.quantity("workload.prefix_cache", work.prefix_cache, "1")
+    _check_context(scenario, prompt, lengths)
+    if lengths.truncated_fraction > TRUNCATION_WARNING:
+        ledger.warn(
+            "truncated_lengths",
+            f"{lengths.truncated_fraction:.0%} of rollouts end at the cap of {lengths.cap:,.0f} "
+            "tokens if lengths are log-normal: raise the cap or expect learning from cut answers",
+            LENGTHS,
+        )
+    environment = ledger.quantity("workload.tool_s", work.tool_s, "s") + ledger.quantity(
+        "reward.cpu_s", scenario.reward.cpu_s, "s"
+    )
+    return WorkloadLaw(
+        prompt_tokens=prompt,
+        cached_prompt_share=share,
+        prefix_cache=prefix_cache,
+        lengths=lengths,
+        environment_s=environment,
+        solve_rate=_solve_rate(scenario, ledger),
+    )
+
+
+def response_lengths(scenario: Scenario, ledger: Ledger) -> Lengths:
+    """Resolve the distribution of response tokens from whichever form the user gave."""
+    said = scenario.workload.response_tokens
+
+    def use(key: str, quantity: Quantity, unit: str = "token") -> float:
+        return ledger.quantity(f"{LENGTHS}.{key}", quantity, unit)
+
+    if isinstance(said, LengthsFromFile):
+        file = scenario.lengths_file
+        assert file is not None
+        return empirical_from_samples(read_lengths_file(file))
+    cap = None if said.max is None else use("max", said.max)
+    try:
+        if isinstance(said, LengthsByMean):
+            return capped_lognormal_from_mean_cv(
+                use("mean", said.mean), use("cv", said.cv, "1"), cap
+            )
+        if isinstance(said, LengthsByPercentiles):
+            return capped_lognormal_from_p50_p99(use("p50", said.p50), use("p99", said.p99), cap)
+        return from_quantiles(dict(said.quantiles), cap)
+    except UnreachableLengthsError as error:
+        raise scenario.error(
+            LENGTHS, "observed lengths that a distribution with this cap can have", str(error)
+        ) from error
+
+
+def _check_context(scenario: Scenario, prompt: float, lengths: Lengths) -> None:
+    limit = scenario.engine.max_context_tokens
+    if limit is None:
+        return
+    if lengths.cap is None:
+        raise scenario.error(
+            f"{LENGTHS}.max",
+            f"a cap, so that prompt and response stay within engine.max_context_tokens {limit}",
+            "no max",
+        )
+    if prompt + lengths.cap > limit:
+        raise scenario.error(
+            f"{LENGTHS}.max",
+            f"at most {limit - prompt:,.0f} tokens, engine.max_context_tokens {limit} less the "
+            f"prompt of {prompt:,.0f}",
+            f"{lengths.cap:,.0f}",
+        )
+
+
+def _solve_rate(scenario: Scenario, ledger: Ledger) -> SolveRate | None:
+    said = scenario.workload.solve_rate
+    if said is None:
+        ledger.warn(
+            "no_solve_rate",
+            "no workload.solve_rate given: every group is taken to carry signal, so useful tokens "
+            "equal trained tokens",
+            "workload.solve_rate",
+        )
+        return None
+    path = "workload.solve_rate"
+    return SolveRate(
+        always=ledger.quantity(f"{path}.always", said.always, "1"),
+        never=ledger.quantity(f"{path}.never", said.never, "1"),
+        alpha=ledger.quantity(f"{path}.rest.alpha", said.rest.alpha, "1"),
+        beta=ledger.quantity(f"{path}.rest.beta", said.rest.beta, "1"),
+    )

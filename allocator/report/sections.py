@@ -1,0 +1,319 @@
+"""Each section of a plan's report: split, rates, what binds, staleness, tokens, cost, compute."""
+
+from __future__ import annotations
+
+import math
+
+from allocator.plan import Decisions, EngineGroup, Limit, Plan, Prediction
+from allocator.report.facts import (
+    drawn,
+    generator_hour_usd,
+    gpu_hour_usd,
+    interval,
+    pools_of,
+    section_of,
+    staleness_limit,
+    used_gpus,
+)
+from allocator.report.numbers import apart, given, money, percent, plural, shares_in, three
+from allocator.report.palette import Role, Tone
+from allocator.report.tree import (
+    Bars,
+    Block,
+    Fact,
+    Facts,
+    Histogram,
+    Part,
+    Section,
+    Sentence,
+    Stack,
+    Table,
+)
+from allocator.report.words import FATES, RULE_REWARD_PEAK, bottleneck_words, cause_words
+
+#: Below these shares a wait or a loss is not worth a sentence, and a histogram tail not a bin.
+WORTH_SAYING = 0.005
+TAIL = 0.002
+MOST_BINS = 24
+
+
+def split_section(plan: Plan, decisions: Decisions, name: str = "split") -> Section:
+    """Return who gets which GPUs, drawn to scale, and how each side is laid out."""
+    pools = pools_of(plan)
+    single = len({*used_gpus(decisions), *(pool.name for pool in pools)}) <= 1
+    trainer = decisions.trainer
+    groups = decisions.generator.groups
+    parts = [Part(_side("trainer", trainer.gpu, single), trainer.gpus, f"{trainer.gpus:,}",
+                  "trainer")]  # fmt: skip
+    for group in groups:
+        gpus = group.engines * group.gpus_per_engine
+        label = "generator" if group.role == "aggregated" else group.role
+        parts.append(Part(_side(label, group.gpu, single), gpus, f"{gpus:,}", "generator"))
+    used = used_gpus(decisions)
+    for pool in pools:
+        idle = max(0, pool.gpus - used.get(pool.name, 0))
+        if idle or single:
+            parts.append(Part(_side("idle", pool.gpu, single), idle, f"{idle:,}", "idle"))
+    total = sum(pool.gpus for pool in pools) or sum(used.values())
+    where = (
+        f"{total:,} {trainer.gpu} (pool {trainer.pool})"
+        if single
+        else "pools " + ", ".join(f"{p.name} ({p.gpus:,} {p.gpu})" for p in pools)
+    )
+    rows = [Fact("trainer", f"{plural(trainer.ranks, 'rank')} of {trainer.parallelism}")]
+    rows += [Fact(group.role if len(groups) > 1 else "engines", _engines(group))
+             for group in groups]  # fmt: skip
+    rows.append(Fact("step", _batch(decisions)))
+    return Section(name, (Stack(tuple(parts), where), Facts(tuple(rows), inline=False)))
+
+
+def _side(label: str, gpu: str, single: bool) -> str:
+    return label if single else f"{label} {gpu}"
+
+
+def _engines(group: EngineGroup) -> str:
+    total = group.engines * group.in_flight_per_engine
+    backend = f"{group.backend} {group.backend_version}".strip()
+    return (
+        f"{group.engines:,} x {plural(group.gpus_per_engine, 'GPU')}"
+        + (f", {group.layout}" if group.gpus_per_engine > 1 else "")
+        + (f", {backend}" if backend else "")
+        + f"; {group.in_flight_per_engine:,} in flight each ({total:,})"
+    )
+
+
+def _batch(decisions: Decisions) -> str:
+    queue = decisions.queue_batches
+    text = (
+        f"{decisions.prompts_per_step:,} prompts x {decisions.group_size:,} = "
+        f"{plural(decisions.batch, 'sample')}; oversampling {given(decisions.oversampling)}; "
+        f"queue {queue:,} {'batch' if queue == 1 else 'batches'}"
+    )
+    if decisions.epochs != 1:
+        text += f"; {plural(decisions.epochs, 'epoch')}"
+    share = decisions.trained_share
+    return text if share == 1 else f"{text}; {percent(share)} of a group trained"
+
+
+def rates_section(plan: Plan, decisions: Decisions, prediction: Prediction) -> Section:
+    """Return the two rates on one scale, what is trained, who waits and what that costs."""
+
+    def part(label: str, path: str, value: float, role: Role) -> Part:
+        return Part(label, drawn(value), three(value) + interval(plan, path), role)
+
+    bars = Bars(
+        (
+            part("trainer could take", "trainer_samples_per_s", prediction.trainer_samples_per_s,
+                 "trainer"),
+            part("generator could give", "accepted_samples_per_s",
+                 prediction.accepted_samples_per_s, "generator"),
+            part("trained", "trained_samples_per_s", prediction.trained_samples_per_s, "trained"),
+        ),
+        "samples/s",
+    )  # fmt: skip
+    return Section("rates", (bars, *_waits(plan, decisions, prediction)))
+
+
+def _waits(plan: Plan, decisions: Decisions, prediction: Prediction) -> list[Sentence]:
+    trainer, generator = decisions.trainer, decisions.generator
+    trainer_usd = gpu_hour_usd(plan, trainer.pool, trainer.gpu)
+    generator_usd = generator_hour_usd(plan)
+    lines: list[Sentence] = []
+    wait = prediction.trainer_wait_fraction
+    if wait >= WORTH_SAYING:
+        usd = None if trainer_usd is None else wait * trainer.gpus * trainer_usd
+        text = f"The trainer waits {percent(wait)} of the time"
+        lines.append(Sentence(text + _idle_worth(prediction, trainer.gpus, usd), "warn"))
+    wait = prediction.generator_wait_fraction
+    if wait >= WORTH_SAYING:
+        usd = None if generator_usd is None else wait * generator_usd
+        text = f"The generator waits {percent(wait)} of the time"
+        lines.append(Sentence(text + _idle_worth(prediction, generator.gpus, usd), "warn"))
+    lost = prediction.token_fate.dropped_overflow
+    if lost >= WORTH_SAYING:
+        usd = None if generator_usd is None else lost * generator_usd
+        worth = "" if usd is None else f": {money(usd)} of {money(prediction.usd_per_hour)}/h"
+        text = f"{percent(lost)} of generated tokens overflow the queue"
+        lines.append(Sentence(f"{text}{worth}.", "warn"))
+    return lines or [Sentence("Neither side waits for the other.", "good")]
+
+
+def _idle_worth(prediction: Prediction, gpus: int, usd: float | None) -> str:
+    worth = "" if usd is None else f", {money(usd)} of {money(prediction.usd_per_hour)}/h"
+    return f": {plural(gpus, 'GPU')} idle{worth}."
+
+
+def binds_section(plan: Plan, prediction: Prediction) -> Section:
+    """Return the bottleneck and its cause in words, and the limits that bind."""
+    text = f"{bottleneck_words(prediction.bottleneck)} {cause_words(prediction.cause)}".strip()
+    binding = tuple(limit for limit in plan.limits if limit.binding and limit.holds)
+    blocks: list[Block] = [Sentence(text)]
+    if binding:
+        blocks.append(limits_table(binding))
+    elif not any(not limit.holds for limit in plan.limits):
+        blocks.append(Sentence("No limit binds.", "muted"))
+    return Section("binds", tuple(blocks))
+
+
+def limits_table(limits: tuple[Limit, ...]) -> Table:
+    """Return limits as rows: verdict, name, value against limit, what one more is worth."""
+    rows, tones = [], []
+    for limit in limits:
+        word: str
+        tone: Tone
+        word, tone = ("holds", "plain") if limit.holds else ("BROKEN", "bad")
+        if limit.holds and limit.binding:
+            word, tone = "binds", "warn"
+        rows.append((word, limit.name, _against(limit), limit.unit, _worth(limit)))
+        tones.append(tone)
+    header = ("verdict", "limit", "value", "unit", "what more is worth")
+    return Table(header, tuple(rows), (2,), tuple(tones), compact=True)
+
+
+def _against(limit: Limit) -> str:
+    at_most = (limit.value <= limit.limit) == limit.holds
+    value, bound = apart(limit.value, limit.limit)
+    if limit.holds and at_most:
+        return f"{value} of {bound}"
+    return f"{value}, {'at most' if at_most else 'at least'} {bound}"
+
+
+def _worth(limit: Limit) -> str:
+    for start, worth, unit in (
+        ("one more", limit.value_of_one_more, ""),
+        ("1% more", limit.elasticity, "%"),
+    ):
+        if worth is not None and math.isfinite(worth):
+            sign = "+" if worth > 0 else ""
+            return f"{start}: objective {sign}{three(worth)}{unit}"
+    return ""
+
+
+def staleness_section(plan: Plan, prediction: Prediction) -> Section:
+    """Return staleness against its limit, and its distribution."""
+    stale = prediction.staleness
+    found = staleness_limit(plan)
+    facts = [
+        Fact("mean", three(stale.mean) + interval(plan, "staleness.mean")),
+        Fact("p50", str(stale.p50)),
+        Fact("p95", str(stale.p95) + interval(plan, "staleness.p95", given)),
+    ]
+    if found:
+        metric, limit, enforce = found
+        value = {"mean": stale.mean, "p95": stale.p95, "p99": stale.p99, "max": stale.max}.get(
+            metric
+        )
+        unbounded = metric == "max" and value is None
+        over = value is not None and value > limit
+        verdict = "; not bounded" if unbounded else "; BROKEN" if over else ""
+        facts.append(
+            Fact(
+                "limit",
+                f"{metric} <= {given(limit)}",
+                note=enforce + verdict,
+                tone="bad" if verdict else "plain",
+            )
+        )
+    else:
+        facts.append(Fact("limit", "none stated"))
+    if stale.rejected_fraction >= WORTH_SAYING:
+        facts.append(Fact("rejected", percent(stale.rejected_fraction), "of samples", tone="warn"))
+    blocks: list[Block] = [Facts(tuple(facts))]
+    # A table that does not reach its own median is none.
+    if len(stale.cdf) > stale.p50:
+        blocks.append(_histogram(stale.cdf, stale.mean, found))
+    return Section("staleness", tuple(blocks))
+
+
+def _histogram(
+    cdf: tuple[float, ...], mean: float, found: tuple[str, float, str] | None
+) -> Histogram:
+    shares = [max(0.0, b - a) for a, b in zip((0.0, *cdf), cdf, strict=False)]
+    first = next((i for i, below in enumerate(cdf) if below > TAIL), 0)
+    last = next((i for i, below in enumerate(cdf) if below >= 1 - TAIL), len(cdf) - 1)
+    last = min(max(last, first), first + MOST_BINS - 1)
+    shown = shares[first : last + 1]
+    rest = 1 - sum(shares[: last + 1])
+    open_ended = rest > TAIL
+    if open_ended:
+        shown[-1] += rest
+    limit = found[1] if found else None
+    text = "" if found is None else f"limit {given(found[1])} on the {found[0]}"
+    return Histogram(
+        tuple(shown), first, open_ended, "versions", mean, f"mean {three(mean)}", limit, text
+    )
+
+
+def tokens_section(prediction: Prediction) -> Section:
+    """Return the fate of generated tokens: a bar and percentages that sum to 100."""
+    fate = prediction.token_fate
+    amounts = [drawn(getattr(fate, role)) for role, _ in FATES]
+    tenths = shares_in(1000, amounts)
+    parts = tuple(
+        Part(label, amount, f"{tenth / 10:.1f}%", role)
+        for (role, label), amount, tenth in zip(FATES, amounts, tenths, strict=True)
+        if amount > 0
+    )
+    return Section("tokens", (Stack(parts, "of generated"),))
+
+
+def cost_section(plan: Plan, prediction: Prediction) -> Section:
+    """Return dollars per useful and per trained token, per hour, and for the run."""
+    run = prediction.run
+
+    def priced(label: str, path: str, usd: float) -> Fact:
+        return Fact(label, money(usd) + interval(plan, path))
+
+    facts = (
+        priced("useful Mtok", "usd_per_useful_mtok", prediction.usd_per_useful_mtok),
+        priced("trained Mtok", "usd_per_mtok", prediction.usd_per_mtok),
+        priced("run", "run.usd", run.usd),
+        Fact("hours", three(run.hours) + interval(plan, "run.hours")),
+        Fact("steps", _steps(run.steps), note=f"ended by {run.ended_by}"),
+        Fact("per hour", money(prediction.usd_per_hour)),
+    )
+    return Section("cost", (Facts(facts),))
+
+
+def _hundredths(fraction: float) -> str:
+    return three(100 * fraction)
+
+
+def _steps(steps: float) -> str:
+    """Return a number of steps; whole ones in full, since they are counted and not predicted."""
+    return given(round(steps)) if math.isclose(steps, round(steps), rel_tol=1e-9) else three(steps)
+
+
+def compute_section(plan: Plan, prediction: Prediction) -> Section:
+    """Return where the FLOPs go, against the published peak, and how busy the trainer is."""
+    fraction = prediction.update_fraction
+    without = prediction.update_fraction_without_log_probs
+    reward = str(section_of(plan, "reward").get("type", "sparse"))
+    facts = [
+        Fact("update fraction", three(fraction) + interval(plan, "update_fraction")),
+    ]
+    peak = RULE_REWARD_PEAK if reward in RULE_REWARD_PEAK.reward_types else None
+    if peak:
+        facts.append(Fact("published peak", given(peak.update_fraction), note="rules"))
+    if without != fraction:
+        facts.append(Fact("without log-probs", three(without)))
+    facts += [
+        Fact("MFU busy", percent(prediction.mfu_busy)),
+        Fact("MFU wall", percent(prediction.mfu_wall) + interval(plan, "mfu_wall", _hundredths)),
+    ]
+    blocks: list[Block] = [Facts(tuple(facts))]
+    if peak:
+        blocks.append(Sentence(f"Peak: {peak.source}.", "muted"))
+    return Section("compute", tuple(blocks))
+
+
+def memory_section(prediction: Prediction) -> Section:
+    """Return memory per GPU and KV cache per engine against what there is (not in brief)."""
+    memory = prediction.memory
+    pairs = (
+        ("trainer GPU", memory.trainer_gib, memory.trainer_limit_gib),
+        ("generator GPU", memory.generator_gib, memory.generator_limit_gib),
+        ("KV cache", memory.kv_gib, memory.kv_limit_gib),
+    )
+    facts = tuple(Fact(name, f"{three(a)} of {three(b)}", "GiB") for name, a, b in pairs)
+    return Section("memory", (Facts(facts),), brief=False)

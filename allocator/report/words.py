@@ -1,0 +1,81 @@
+"""The sentences for names that the plan carries: objectives, bottlenecks, causes, fates."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from allocator.report.palette import Role
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectiveWords:
+    """How an objective is printed: dollars or a plain number, and what it counts."""
+
+    dollars: bool
+    per: str
+    smaller_is_better: bool
+
+
+OBJECTIVES: dict[str, ObjectiveWords] = {
+    "usd_per_useful_mtok": ObjectiveWords(True, "per million useful tokens", True),
+    "run.hours": ObjectiveWords(False, "hours for the run", True),
+    "useful_tokens_per_s": ObjectiveWords(False, "useful tokens per second", False),
+    "run.usd": ObjectiveWords(True, "for the run", True),
+}
+
+BOTTLENECKS: dict[str, str] = {
+    "trainer": "The trainer is the slow side: generation delivers at least what it can take.",
+    "decode": "Decoding on the generator's engines is the slow side.",
+    "prefill": "Prefill on the generator's engines is the slow side.",
+    "reward": "Computing rewards is the slow side.",
+    "sandbox": "Sandboxes are the slow side.",
+    "weight_sync": "Copying new weights to the engines is the slow side.",
+    "concurrency": "Too few rollouts are in flight to keep the engines busy.",
+}
+
+CAUSES: dict[str, str] = {
+    "kv_memory": "KV memory is full, so no more rollouts fit in flight.",
+    "staleness": "The staleness limit allows no more rollouts in flight.",
+    "tail": "The longest responses hold back the groups they belong to.",
+    "signal": "Groups without signal are generated but train nothing.",
+    "tools": "Rollouts spend their time waiting for tools.",
+    "imbalance": "Trainer ranks wait for the one with the longest sequences.",
+}
+
+FATES: tuple[tuple[Role, str], ...] = (
+    ("useful", "useful"),
+    ("no_signal", "no signal"),
+    ("rejected_stale", "too stale"),
+    ("oversampled", "oversampled"),
+    ("dropped_overflow", "overflow"),
+    ("failed", "failed"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedPeak:
+    """Update fraction at which published runs did best, and how far that can be trusted."""
+
+    update_fraction: float
+    reward_types: tuple[str, ...]
+    kind: str
+    source: str
+
+
+#: The fraction for rule rewards; design rests on LoRA runs of 1.5-7B on maths, hence a prior.
+RULE_REWARD_PEAK = PublishedPeak(
+    update_fraction=0.72,
+    reward_types=("sparse", "structured"),
+    kind="measured",
+    source="RACE (Wilhelm & Kao 2026), a prior from LoRA 1.5-7B on maths",
+)
+
+
+def bottleneck_words(bottleneck: str) -> str:
+    """Return the sentence for a bottleneck; an unknown one is named as it is."""
+    return BOTTLENECKS.get(bottleneck, f"Bottleneck: {bottleneck}.")
+
+
+def cause_words(cause: str) -> str:
+    """Return the sentence for a cause, empty for `none`; an unknown one is named as it is."""
+    return "" if cause in ("", "none") else CAUSES.get(cause, f"Cause: {cause}.")

@@ -1,0 +1,1 @@
+"""Speed and memory of the product, measured in one run; see `python -m benchmarks`."""

@@ -1,0 +1,1 @@
+"""Solvers of the planning problem behind one small interface."""
