@@ -126,7 +126,7 @@ def staleness_law(pipeline: Pipeline, table: ResidenceTable) -> StalenessLaw:
     Notes
     -----
     Source: derived here; no constant is fitted.  Largest distance of the distribution function
-    from 24 event-simulated settings: 0.055.  Fewer slots than a group has samples is outside it.
+    from 24 event-simulated settings: 0.053.  Fewer slots than a group has samples is outside it.
 
     Examples
     --------

@@ -10,10 +10,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+
+from allocator.physics.completions import LEAST_SLOT_CV, completion_variance_slope
 
 Array = NDArray[np.float64]
 
@@ -22,9 +23,6 @@ NODES = 4096
 
 TAIL_PROBABILITY = 1e-7
 """Chance that a group has a length beyond the table (assumed: part of the stated law)."""
-
-LEAST_SLOT_CV = 0.15
-"""Slots refilled in turn never keep step better than this cv of their lives (assumed)."""
 
 
 @dataclass(frozen=True)
@@ -92,26 +90,11 @@ class ResidenceTable:
         return _interpolate(self.integrated, *_cell(residence, self.spacing))
 
     def completion_variance(self, window: ArrayLike) -> Array:
-        r"""V(tau), variance of the groups finished in a window over their mean rate.
+        """V(tau): the number of groups finished in a window tau has the variance ``rate V(tau)``.
 
-        Many slots, each refilled at once from the group in turn (a closed system).  In the limit of
-        many slots the number of groups finished in a window ``tau`` (mean lengths, >= 0) has the
-        variance ``rate * V(tau)``; V(tau)/tau is the index of dispersion: 1 for short windows
-        (Poisson), cv^2 / S for long ones.  From the spectrum, with ``phi, psi`` the transforms of
-        the length and of the group maximum (exp(-i w t)), R that of the expected number of samples
-        ending a time t before their group,
-
-        ``s(w) = |g|^2 S (1 - |phi|^2) + 1 - |psi|^2 + 2 Re[g conj(R - S psi conj(phi))]``,
-        ``g = psi / (S (1 - phi))``, ``s(0) = cv^2 / S``.
-
-        The nodes' masses are ``b_i = H_i - H_{i-1}``, ``a_i = H_i^S - H_{i-1}^S``, and R has
-        ``R_0 = S sum b_i H_i^(S-1)``, ``R_d = S sum_w (H_w^(S-1) - H_{w-1}^(S-1)) b_{w-d}``.
-        A discrete Fourier transform of P points (P the power of 2 at or above 16 N and 64 mean
-        lengths) gives the covariances ``c_k`` at the nodes; ``V'_n = c_0 + 2 sum_{k=1..n} c_k``,
-        ``V_n = h sum_{i<n} V'_i``.  Lives of a cv below 0.15 get a normal jitter in `phi` (and the
-        same factor on the cross term) up to it.  Linear between nodes, slope cv^2/S above.
-
-        Source: derived here (linear noise of renewal slots); checked against event simulation.
+        tau in mean lengths, >= 0.  Made of the slopes `completion_variance_slope` gives:
+        ``V_n = h sum_{i<n} V'_i``, linear between nodes, slope ``cv^2/S`` above them (cv at least
+        0.15).  V(tau)/tau is the index of dispersion: 1 for short windows, cv^2/S for long ones.
         """
         return _interpolate(self.variance, *_cell(window, self.spacing))
 
@@ -207,7 +190,7 @@ def residence_table(
     turned = np.conj(np.fft.rfft(group_mass, points)) * np.exp(
         -2j * np.pi * np.arange(points // 2 + 1) * (tailness / (points * spacing))
     )
-    slope = _variance_slope(below, mass, group_mass, group_size, spacing, cv)
+    slope = completion_variance_slope(below, group_size, spacing)
     return ResidenceTable(
         group_size=group_size,
         length_mean_tokens=mean_nodes * step_tokens,
@@ -227,38 +210,6 @@ def residence_table(
         transform_cos=np.append(turned.real, 0.0),
         transform_sin=np.append(turned.imag, 0.0),
     )
-
-
-def _variance_slope(
-    below: Array, mass: Array, group_mass: Array, group_size: int, spacing: float, cv: float
-) -> Array:
-    """V' at the nodes (see `ResidenceTable.completion_variance`)."""
-    size = float(group_size)
-    others = np.diff(below ** (group_size - 1), prepend=0.0)
-    double = 1 << int(2 * NODES + 1).bit_length()
-    lag = np.fft.irfft(np.fft.rfft(others, double) * np.conj(np.fft.rfft(mass, double)), double)[
-        : NODES + 1
-    ]
-    lag[0] = np.sum(mass * below ** (group_size - 1))
-    points = 1 << math.ceil(math.log2(max(16.0 * NODES, 64.0 / spacing)))
-    frequency = 2.0 * np.pi * np.arange(points // 2 + 1) / (points * spacing)
-    jitter = max(LEAST_SLOT_CV**2 - cv**2, 0.0)
-    damping = np.exp(-0.5 * jitter * frequency**2)
-    phi: Any = np.fft.rfft(mass, points)
-    psi: Any = np.fft.rfft(group_mass, points)
-    cross = (np.fft.rfft(size * lag, points) - size * psi * np.conj(phi)) * damping
-    phi = phi * damping
-    spectrum = np.empty(points // 2 + 1)
-    spectrum[0] = (cv**2 + jitter) / size
-    gain = psi[1:] / (size * (1.0 - phi[1:]))
-    spectrum[1:] = (
-        np.abs(gain) ** 2 * size * (1.0 - np.abs(phi[1:]) ** 2)
-        + 1.0
-        - np.abs(psi[1:]) ** 2
-        + 2.0 * np.real(gain * np.conj(cross[1:]))
-    )
-    covariance = np.fft.irfft(spectrum, points)[: NODES + 1]
-    return np.asarray(2.0 * np.cumsum(covariance) - covariance[0])
 
 
 def _extended(values: Array, rise: float) -> Array:

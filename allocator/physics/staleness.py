@@ -155,7 +155,7 @@ def after_rejection(pipeline: Pipeline, accepted: Any) -> Pipeline:
 def accepted_staleness_mean(limit: int, law: StalenessLaw, table: ResidenceTable) -> Array:
     """Mean staleness of what a limit of L versions lets pass: ``L - sum_{k<L} P(k) / P(L)``."""
     below = sum((staleness_cdf(k, law, table) for k in range(limit)), np.zeros(()))
-    return np.asarray(limit - below / staleness_cdf(limit, law, table))
+    return np.asarray(limit - below / np.maximum(staleness_cdf(limit, law, table), 1e-12))
 
 
 def admission_rate_per_s(
@@ -166,23 +166,8 @@ def admission_rate_per_s(
     ``(L + 1/2) B / (E[W] + train)`` for L >= 1, ``B / (E[max of B] + train)`` for L = 0.  When it
     binds the mean staleness is L; it bounds no maximum.
 
-    Parameters
-    ----------
-    limit_versions : array_like
-        L (versions, >= 0).
-    batch_samples : array_like
-        B (samples).
-    residence_s : array_like
-        E[W], mean residence of a group (s).
-    longest_s : array_like
-        Mean residence of the longest sample of a whole batch (s).
-    train_s : array_like
-        Training step (s).
-
-    Returns
-    -------
-    numpy.ndarray
-        Samples per second.  Source: design section 6, found by simulation.
+    Limit in versions, batch in samples; `residence_s` is E[W] of a group, `longest_s` that of the
+    longest sample of a batch (s).  Source: design section 6, found by simulation.
 
     Examples
     --------
