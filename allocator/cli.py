@@ -298,7 +298,7 @@ def _show_as_configured(scenario: Scenario, solved: Plan) -> None:
     from allocator.report.terminal import compare_view
 
     try:
-        configured = allocator.evaluate(scenario)
+        configured = allocator.evaluate(scenario, with_intervals=False)
     except ScenarioError as error:
         print(f"warning: the plan in `plan:` cannot be compared: {error}", file=sys.stderr)
         return

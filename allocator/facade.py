@@ -144,11 +144,13 @@ def try_solve(
     )
 
 
-def evaluate(scenario: Scenario, **fixed: Any) -> Plan:
+def evaluate(scenario: Scenario, *, with_intervals: bool = True, **fixed: Any) -> Plan:
     """Predict the plan in the scenario's `plan:` block; nothing is optimised.
 
     Parameters
     ----------
+    with_intervals : whether to move every uncertain input for the 80% intervals (most of the time
+        that this call takes).
     **fixed : decisions by flat alias (`trainer_gpus=64, generator_gpus=192, in_flight=...`), which
         replace those of the block. What neither fixes is completed and named in a warning.
 
@@ -169,6 +171,7 @@ def evaluate(scenario: Scenario, **fixed: Any) -> Plan:
         "feasible" if bool(outcome.feasible[0]) else "infeasible",
         Objective(problem.objective, value, None, None),
         extra=completed,
+        with_intervals=with_intervals,
     )
 
 
@@ -183,16 +186,20 @@ def _plan(
     alternatives: tuple[Alternative, ...] = (),
     report: SolverReport | None = None,
     extra: tuple[PlanWarning, ...] = (),
+    with_intervals: bool = True,
 ) -> Plan:
     decisions = decisions_of(problem, outcome.plans, 0)
     prediction = prediction_of(problem, outcome, 0)
     limits = limits_of(problem, outcome, 0)
+    spread: dict[str, tuple[float, float]] = {}
+    if with_intervals:
+        spread = intervals(scenario, load_catalogue(), problem, outcome.plans, prediction)
     return Plan(
         status=status,
         objective=objective,
         decisions=decisions,
         prediction=prediction,
-        intervals=intervals(scenario, load_catalogue(), problem, outcome.plans, prediction),
+        intervals=spread,
         interval_level=LEVEL,
         limits=limits,
         alternatives=alternatives,

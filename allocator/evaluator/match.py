@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
-from functools import lru_cache, partial
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import betainc
 
+from allocator.evaluator.columns import distinct_rows
 from allocator.evaluator.generator import GeneratorState, RolloutState
 from allocator.evaluator.trainer import TrainerState
 from allocator.physics.lengths import Lengths
 from allocator.physics.pipeline import Pipeline, StalenessLaw, staleness_law
-from allocator.physics.residence import ResidenceTable, residence_table
+from allocator.physics.queueing import queue_flow
+from allocator.physics.residence import ResidenceTable, ResidenceTables, residence_table
 from allocator.physics.staleness import (
     accepted_fraction,
     accepted_staleness_mean,
@@ -107,120 +109,23 @@ def match_rates(
     generator: GeneratorState,
     trainer: TrainerState,
 ) -> MatchState:
-    """Find the steady state of every plan, one kind of group after the other."""
-    states = []
-    places = []
-    for row in range(rollouts.group_size.size):
-        own = np.flatnonzero(rollouts.row == row)
-        if own.size == 0:
-            continue
-        pick = _all if own.size == len(plans) else partial(_some, own)
-        meeting = _meeting(system, plans, rollouts, generator, trainer, row, pick)
-        states.append(_match_row(system, rollouts, meeting, row))
-        places.append(own)
-    if len(states) == 1:
-        return states[0]
-    order = np.argsort(np.concatenate(places))
-    return MatchState(
-        *(np.concatenate([getattr(s, f.name) for s in states])[order] for f in fields(MatchState))
-    )
-
-
-def _all(values: Any) -> Any:
-    return values
-
-
-def _some(chosen: NDArray[np.intp], values: Any) -> Any:
-    return np.asarray(values)[chosen]
-
-
-@dataclass(frozen=True, slots=True)
-class _Meeting:
-    """What some plans of one kind of group bring to the queue, rejection settled."""
-
-    table: ResidenceTable
-    line: Pipeline
-    accepted: Any
-    free: Any
-    offered: Any
-    taken: Any
-    batch: Any
-    token_s: Any
-    fixed_s: Any
-    sample_s: Any
-
-
-def _meeting(
-    system: System,
-    plans: DecisionArrays,
-    rollouts: RolloutState,
-    generator: GeneratorState,
-    trainer: TrainerState,
-    row: int,
-    pick: Any,
-) -> _Meeting:
-    algorithm, cut = system.algorithm, rollouts.cut
-    factor = float(rollouts.oversampling[row])
-    size = float(rollouts.group_size[row])
-    table = group_table(system.workload.lengths, int(size), factor, algorithm.oversampling_by)
-    signal = float(rollouts.signal[row])
-    replaced = signal if algorithm.dynamic_sampling == "refill" else 1.0
-    batch, taken = pick(trainer.batch_samples), pick(trainer.samples_per_s)
-    free = pick(generator.dispatched_per_s) / factor * replaced
-    pause = algorithm.sync_s if algorithm.generator_pauses else 0.0
-    every = algorithm.weight_sync_every_steps
-    offered = rate_with_pauses(free, taken, pause, batch * every)
-    token_s, fixed_s = pick(generator.residence_token_s), pick(generator.residence_fixed_s)
-    sample_s = fixed_s + token_s * float(cut.dispatched_mean_tokens[row])
-    spread_s: Any = 0.0
-    if not algorithm.whole_groups:
-        slots = pick(generator.in_flight)
-        if algorithm.limit_per_engine:
-            slots = slots / pick(plans.engines)
-        spread_s = (factor * size - 1.0) / 2.0 * sample_s / slots
-    line = Pipeline(
-        load=offered / taken,
-        groups_per_batch=pick(plans.prompts_per_step).astype(float),
-        queue_batches=pick(plans.queue_batches).astype(float),
-        train_s=batch / taken,
-        step_cv=system.trainers.step_cv,
-        length_s=token_s * table.length_mean_tokens,
-        constant_s=fixed_s,
-        spread_s=spread_s,
-        kept_share=replaced / (factor if algorithm.oversampling_by == "group" else 1.0),
-        optimizer_steps=float(system.trainers.optimizer_steps_per_batch),
-        weight_sync_every=float(every),
-    )
-    accepted: Any = np.ones(np.shape(offered))
-    if algorithm.staleness_enforce == "reject":
-        assert algorithm.staleness_limit is not None
-        accepted = accepted_fraction(np.floor(algorithm.staleness_limit), line, table)
-        line = after_rejection(line, accepted)
-    return _Meeting(table, line, accepted, free, offered, taken, batch, token_s, fixed_s, sample_s)
-
-
-def _match_row(system: System, rollouts: RolloutState, meeting: _Meeting, row: int) -> MatchState:
-    """Steady state of the plans of one kind of group."""
-    algorithm, cut = system.algorithm, rollouts.cut
-    line, table, taken, batch = meeting.line, meeting.table, meeting.taken, meeting.batch
-    law = staleness_law(line, table)
-    rate = taken * (1.0 - law.wait_fraction)
-    group_s = line.length_s * table.tailness + line.constant_s + line.spread_s
-    mean, metric = _staleness(algorithm, law, table)
-    dropped = law.dropped_fraction
+    """Find the steady state of every plan: rates, waits, losses and staleness."""
+    algorithm, at = system.algorithm, rollouts.at
+    meeting = _meeting(system, plans, rollouts, generator, trainer)
+    line, taken, batch = meeting.line, trainer.samples_per_s, trainer.batch_samples
     running = meeting.offered / meeting.free
-    held = np.zeros(np.shape(rate))
     if algorithm.staleness_enforce == "admission":
-        paced = _paced(system, meeting, group_s)
-        bound = paced < rate
-        held = np.where(bound, 1.0 - paced / meeting.offered, 0.0)
-        running = np.where(bound, paced / meeting.free, running)
-        rate = np.where(bound, paced, rate)
-        dropped = np.where(bound, 0.0, dropped)
-        mean = metric = np.where(bound, algorithm.staleness_limit, mean)
-    token_age = meeting.fixed_s + meeting.token_s * float(
-        cut.kept_second_moment_tokens2[row] / (2.0 * cut.kept_mean_tokens[row])
-    )
+        rate, mean = _admitted(system, generator, trainer, meeting)
+        metric, dropped = mean, np.zeros(np.shape(rate))
+        held = 1.0 - rate / meeting.offered
+        running = running * (1.0 - held)
+    else:
+        law = staleness_law(line, meeting.tables)
+        rate, dropped = taken * (1.0 - law.wait_fraction), law.dropped_fraction
+        mean, metric = _staleness(algorithm, law, meeting.tables)
+        held = np.zeros(np.shape(rate))
+    token_age = at(rollouts.cut.kept_second_moment_tokens2 / (2.0 * rollouts.cut.kept_mean_tokens))
+    before_token_s = generator.residence_fixed_s + generator.residence_token_s * token_age
     offered = meeting.offered * meeting.accepted
     return MatchState(
         samples_per_s=rate,
@@ -232,29 +137,132 @@ def _match_row(system: System, rollouts: RolloutState, meeting: _Meeting, row: i
         wait_fraction=1.0 - rate / taken,
         generator_wait_fraction=held,
         load=offered / taken,
-        residence_s=group_s,
+        residence_s=meeting.group_s,
         sample_residence_s=meeting.sample_s,
-        token_end_s=np.maximum(group_s - token_age, 0.0),
+        token_end_s=np.maximum(meeting.group_s - before_token_s, 0.0),
         staleness_mean=mean,
         staleness_metric=metric,
     )
 
 
-def _paced(system: System, meeting: _Meeting, group_s: Any) -> Any:
-    """Rate that admission allows, samples/s."""
-    lengths = system.workload.lengths
-    longest = meeting.token_s * lengths.mean * lengths.tailness(meeting.batch)
-    return admission_rate_per_s(
-        system.algorithm.staleness_limit,
-        meeting.batch,
-        group_s,
-        meeting.fixed_s + longest,
-        meeting.batch / meeting.taken,
+@dataclass(frozen=True, slots=True)
+class _Meeting:
+    """What every plan brings to the queue, rejection settled.
+
+    Attributes
+    ----------
+    free, offered : accepted samples/s before rejection, without and with pauses for weight sync.
+    accepted : share of finished groups that are fresh enough.
+    group_s, sample_s : mean residence of a group and of one rollout.
+    """
+
+    tables: ResidenceTables
+    line: Pipeline
+    free: Any
+    offered: Any
+    accepted: Any
+    group_s: Any
+    sample_s: Any
+
+
+def _meeting(
+    system: System,
+    plans: DecisionArrays,
+    rollouts: RolloutState,
+    generator: GeneratorState,
+    trainer: TrainerState,
+) -> _Meeting:
+    algorithm, at = system.algorithm, rollouts.at
+    tables = ResidenceTables(
+        tuple(
+            group_table(system.workload.lengths, int(size), float(o), algorithm.oversampling_by)
+            for size, o in zip(rollouts.group_size, rollouts.oversampling, strict=True)
+        )
+    )
+    kept = rollouts.signal if algorithm.dynamic_sampling == "refill" else 1.0
+    entering = kept / (rollouts.oversampling if algorithm.oversampling_by == "group" else 1.0)
+    every = algorithm.weight_sync_every_steps
+    batch, taken = trainer.batch_samples, trainer.samples_per_s
+    free = generator.dispatched_per_s * at(kept / rollouts.oversampling)
+    pause = algorithm.sync_s if algorithm.generator_pauses else 0.0
+    offered = rate_with_pauses(free, taken, pause, batch * every)
+    token_s, fixed_s = generator.residence_token_s, generator.residence_fixed_s
+    sample_s = fixed_s + token_s * at(rollouts.cut.dispatched_mean_tokens)
+    spread_s: Any = 0.0
+    if not algorithm.whole_groups:
+        slots = generator.in_flight / (plans.engines if algorithm.limit_per_engine else 1.0)
+        spread_s = (at(rollouts.oversampling * rollouts.group_size) - 1.0) / 2.0 * sample_s / slots
+    mean_tokens = np.asarray([table.length_mean_tokens for table in tables.tables])
+    longest = np.asarray([table.tailness for table in tables.tables]) * mean_tokens
+    line = Pipeline(
+        load=offered / taken,
+        groups_per_batch=_or_one_number(plans.prompts_per_step),
+        queue_batches=plans.queue_batches.astype(float),
+        train_s=batch / taken,
+        step_cv=system.trainers.step_cv,
+        length_s=token_s * at(mean_tokens),
+        constant_s=fixed_s,
+        spread_s=spread_s,
+        kept_share=at(entering * np.ones(rollouts.signal.shape)),
+        optimizer_steps=float(system.trainers.optimizer_steps_per_batch),
+        weight_sync_every=float(every),
+        group_kind=_or_one_number(rollouts.row),
+    )
+    accepted: Any = np.ones(np.shape(offered))
+    if algorithm.staleness_enforce == "reject":
+        assert algorithm.staleness_limit is not None
+        accepted = accepted_fraction(np.floor(algorithm.staleness_limit), line, tables)
+        line = after_rejection(line, accepted)
+    return _Meeting(
+        tables=tables,
+        line=line,
+        free=free,
+        offered=offered,
+        accepted=accepted,
+        group_s=token_s * at(longest) + fixed_s + spread_s,
+        sample_s=sample_s,
     )
 
 
+def _or_one_number(values: NDArray[Any]) -> Any:
+    """Return an array as floats, or one float where all entries are the same (laws run faster)."""
+    first = values[0]
+    return float(first) if np.all(values == first) else values.astype(float)
+
+
+def _admitted(
+    system: System, generator: GeneratorState, trainer: TrainerState, meeting: _Meeting
+) -> tuple[Any, Any]:
+    """Rate and mean staleness when rollouts start only while (L + 1) B are not yet trained.
+
+    What the rollouts in flight leave of L batches is room for finished groups. The generator is
+    held where that room is full, so nothing is thrown away: the queue waits as one of that
+    capacity, the rate stays below what admission allows, and the mean reaches L and no more.
+    """
+    limit = float(system.algorithm.staleness_limit or 0.0)
+    line, lengths, batch = meeting.line, system.workload.lengths, trainer.batch_samples
+    room = np.maximum(limit - generator.in_flight / batch, 1.0)
+    fill = line.train_s / (line.load * line.length_s)
+    flow = queue_flow(
+        line.load,
+        line.groups_per_batch,
+        room,
+        fill,
+        line.step_cv,
+        meeting.tables.rows(line.group_kind),
+        kept_share=line.kept_share,
+    )
+    sizes = distinct_rows(batch)
+    longest_tokens = sizes.spread(lengths.mean * lengths.tailness(sizes.pick(batch)))
+    longest_s = generator.residence_fixed_s + generator.residence_token_s * longest_tokens
+    allowed = admission_rate_per_s(limit, batch, meeting.group_s, longest_s, line.train_s)
+    rate = np.minimum(trainer.samples_per_s * (1.0 - flow.wait_fraction), allowed)
+    waiting = flow.backlog + np.minimum(line.load, 1.0)
+    return rate, np.minimum(meeting.group_s * rate / batch + waiting, limit)
+
+
 def _staleness(
-    algorithm: AlgorithmLaw, law: StalenessLaw, table: ResidenceTable
+    algorithm: AlgorithmLaw, law: StalenessLaw, table: ResidenceTables
 ) -> tuple[Any, Any]:
     """Mean staleness of what is trained, and the statistic that the scenario limits."""
     mean = staleness_mean(law)
@@ -278,27 +286,29 @@ def staleness_of(
 ) -> Staleness:
     """Staleness of one plan in full: quantiles, distribution, and the measures by token.
 
-    With rejection the distribution is that of the samples trained. Where admission holds the
-    generator back, the distribution keeps its shape and its mean is moved to the limit. By token,
+    With rejection the distribution is that of the samples trained. With admission the distribution
+    keeps the shape it has without and is moved to the mean that admission gives. By token,
     versions run from the token's own writing: the time from a token to the end of its group,
     instead of the whole residence of the group.
     """
-    row = int(rollouts.row[index])
     meeting = _meeting(
-        system, plans, rollouts, generator, trainer, row,
-        lambda values: np.asarray(values)[index : index + 1],
-    )  # fmt: skip
-    law = staleness_law(meeting.line, meeting.table)
+        system,
+        plans.take(slice(index, index + 1)),
+        rollouts.take(index),
+        generator.take(index),
+        trainer.take(index),
+    )
+    law = staleness_law(meeting.line, meeting.tables)
     mean = float(match.staleness_mean[index])
     limit = system.algorithm.staleness_limit
     enforce = system.algorithm.staleness_enforce
-    if enforce == "admission" and float(match.generator_wait_fraction[index]) > 0.0:
+    if enforce == "admission":
         law = replace(law, batches=law.batches + (mean - staleness_mean(law)))
-    last = int(staleness_quantile(1.0 - REPORTED_TAIL, law, meeting.table)[0])
+    last = int(staleness_quantile(1.0 - REPORTED_TAIL, law, meeting.tables)[0])
     if enforce == "reject":
         assert limit is not None
         last = min(last, int(limit))
-    cdf = staleness_cdf(np.arange(last + 1), law, meeting.table)
+    cdf = staleness_cdf(np.arange(last + 1), law, meeting.tables)
     if enforce == "reject" and last == int(limit or 0):
         cdf = cdf / cdf[-1]
     step_s = float(match.step_s[index])

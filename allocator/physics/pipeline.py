@@ -10,9 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from allocator.physics.queueing import completion_dispersion, queue_flow
-from allocator.physics.residence import ResidenceTable
+from allocator.physics.residence import ResidenceTable, ResidenceTables
 
 Array = NDArray[np.float64]
+Tables = ResidenceTable | ResidenceTables
 
 BLOCK = 8192
 """Plans worked on at once, so that temporaries stay in the processor's cache."""
@@ -48,6 +49,8 @@ class Pipeline:
         m, weight versions made of one batch (>= 1).
     weight_sync_every : array_like
         k, weight versions per weight sync (>= 1).
+    group_kind : array_like
+        Which table of `ResidenceTables` the groups follow (a whole number; 0 with one table).
     """
 
     load: Any
@@ -61,6 +64,7 @@ class Pipeline:
     kept_share: Any = 1.0
     optimizer_steps: Any = 1.0
     weight_sync_every: Any = 1.0
+    group_kind: Any = 0.0
 
 
 @dataclass(frozen=True)
@@ -81,6 +85,8 @@ class StalenessLaw:
         See `QueueFlow`.
     optimizer_steps : numpy.ndarray
         m, weight versions per batch.
+    group_kind : numpy.ndarray
+        Row of the tables, as in the pipeline.
     """
 
     batches: Array
@@ -90,9 +96,10 @@ class StalenessLaw:
     wait_fraction: Array
     dropped_fraction: Array
     optimizer_steps: Array
+    group_kind: Array
 
 
-def staleness_law(pipeline: Pipeline, table: ResidenceTable) -> StalenessLaw:
+def staleness_law(pipeline: Pipeline, table: Tables) -> StalenessLaw:
     r"""Law of the staleness under `drop_oldest`, from the same queue as the throughput.
 
     A group started at a random moment is trained ``ceil(z)`` batches later, z = x + a, x = W/tau
@@ -141,9 +148,10 @@ def staleness_law(pipeline: Pipeline, table: ResidenceTable) -> StalenessLaw:
     )
 
 
-def _with_mean(line: Pipeline, table: ResidenceTable) -> tuple[Array, ...]:
+def _with_mean(line: Pipeline, tables: Tables) -> tuple[Array, ...]:
     """Fields of `StalenessLaw` for one block."""
-    centre, half, lengths, *rest = law_of_block(line, table)
+    centre, half, lengths, *rest = law_of_block(line, tables)
+    table = tables.rows(line.group_kind)
     turn = 2.0 * np.pi * (centre - 0.5)
     width = 2.0 * np.pi * half
     sine, cosine = np.sin(turn), np.cos(turn)
@@ -156,7 +164,7 @@ def _with_mean(line: Pipeline, table: ResidenceTable) -> tuple[Array, ...]:
     return (centre + rounded, centre, half, lengths, *rest)
 
 
-def law_of_block(line: Pipeline, table: ResidenceTable) -> tuple[Array, ...]:
+def law_of_block(line: Pipeline, tables: Tables) -> tuple[Array, ...]:
     """Centre, half width, lengths per batch, wait, drop, steps of one block (`staleness_law`)."""
     groups, train, length, kept = (
         line.groups_per_batch,
@@ -164,6 +172,7 @@ def law_of_block(line: Pipeline, table: ResidenceTable) -> tuple[Array, ...]:
         line.length_s,
         line.kept_share,
     )
+    table = tables.rows(line.group_kind)
     train_lengths = train / length
     fill = train_lengths / line.load
     flow = queue_flow(
@@ -178,11 +187,11 @@ def law_of_block(line: Pipeline, table: ResidenceTable) -> tuple[Array, ...]:
     size = table.group_size
     start = paced * ((size - 1) / (2.0 * size)) / groups
 
-    regular = 1.0 - min(1.0, table.length_cv**2 / size)
-    own = regular * table.mean_difference / (4.0 * max(table.sd**2, 1e-6))
+    regular = 1.0 - np.minimum(1.0, table.length_cv**2 / size)
+    own = regular * table.mean_difference / (4.0 * np.maximum(table.sd**2, 1e-6))
     slots = size * groups * (1.0 + line.constant_s / length) / (kept * fill)
     stretch = 1.0 - kept * trained * period * (own / groups)
-    stretch = np.maximum(stretch - paced * (min(1.0, table.length_cv) / slots), 0.2)
+    stretch = np.maximum(stretch - paced * (np.minimum(1.0, table.length_cv) / slots), 0.2)
 
     reach = x + age
     memory = np.maximum(2.0 * flow.backlog_variance / flow.step_variance, 1e-9)
@@ -208,6 +217,7 @@ def law_of_block(line: Pipeline, table: ResidenceTable) -> tuple[Array, ...]:
         wait,
         flow.dropped_fraction,
         np.asarray(versions + 0.0 * mean),
+        np.asarray(line.group_kind + 0.0 * mean),
     )
 
 

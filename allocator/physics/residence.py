@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -20,6 +22,12 @@ Array = NDArray[np.float64]
 
 NODES = 4096
 """Spacings between 0 and the largest length of a table (assumed: part of the stated law)."""
+
+NODE_VALUES = NODES + 2
+"""Values of each function of time in one table: the nodes, and one further on."""
+
+TRANSFORM_VALUES = 8 * NODES + 2
+"""Values of each transform in one table."""
 
 TAIL_PROBABILITY = 1e-7
 """Chance that a group has a length beyond the table (assumed: part of the stated law)."""
@@ -60,20 +68,27 @@ class ResidenceTable:
     transform_cos, transform_sin : numpy.ndarray
         E[cos w (max - M)] and E[sin w (max - M)] at ``w_n = 2 pi n / (16 N h)``, n = 0..8 N, then
         0.
+    row : array_like
+        Which of several stacked tables each plan reads (see `ResidenceTables`); 0 for one table.
     """
 
-    group_size: int
-    length_mean_tokens: float
-    length_cv: float
-    tailness: float
-    sd: float
-    mean_difference: float
-    spacing: float
+    group_size: Any
+    length_mean_tokens: Any
+    length_cv: Any
+    tailness: Any
+    sd: Any
+    mean_difference: Any
+    spacing: Any
     integrated: Array
     variance: Array
     variance_slope: Array
     transform_cos: Array
     transform_sin: Array
+    row: Any = 0
+
+    def rows(self, row: Any) -> ResidenceTable:
+        """Return this table: it serves every plan."""
+        return self
 
     def cdf(self, residence: ArrayLike) -> Array:
         """Probability that the group maximum is at most `residence` (mean lengths), 0 below 0.
@@ -81,13 +96,13 @@ class ResidenceTable:
         The law is discrete on the nodes: ``cdf(c) = (J_{n+1} - J_n) / h``, n = floor(c / h).
         """
         c = np.asarray(residence, dtype=np.float64)
-        node, _ = _cell(c, self.spacing)
+        node, _ = self._cell(c)
         below = (self.integrated[node + 1] - self.integrated[node]) / self.spacing
         return np.where(c < 0.0, 0.0, below)
 
     def integrated_cdf(self, residence: ArrayLike) -> Array:
         """J(c) = E[(c - max)^+] in mean lengths: linear between nodes, 0 below 0, slope 1 above."""
-        return _interpolate(self.integrated, *_cell(residence, self.spacing))
+        return _interpolate(self.integrated, *self._cell(residence))
 
     def completion_variance(self, window: ArrayLike) -> Array:
         """V(tau): the number of groups finished in a window tau has the variance ``rate V(tau)``.
@@ -96,14 +111,14 @@ class ResidenceTable:
         ``V_n = h sum_{i<n} V'_i``, linear between nodes, slope ``cv^2/S`` above them (cv at least
         0.15).  V(tau)/tau is the index of dispersion: 1 for short windows, cv^2/S for long ones.
         """
-        return _interpolate(self.variance, *_cell(window, self.spacing))
+        return _interpolate(self.variance, *self._cell(window))
 
     def completion_noise(self, window: ArrayLike) -> tuple[Array, Array]:
         """V and its slope dV/dtau: dispersion of what comes at the end of a window (1).
 
         The slope is linear between nodes and constant above them.
         """
-        cell = _cell(window, self.spacing)
+        cell = self._cell(window)
         return _interpolate(self.variance, *cell), _interpolate(self.variance_slope, *cell)
 
     def transform(self, frequency: ArrayLike) -> tuple[Array, Array]:
@@ -114,10 +129,48 @@ class ResidenceTable:
         position = np.asarray(frequency, dtype=np.float64) * (8.0 * NODES * self.spacing / np.pi)
         node = np.minimum(position, 8.0 * NODES).astype(np.intp)
         inside = np.minimum(position - node, 1.0)
+        node = node + self.row * TRANSFORM_VALUES
         return (
             _interpolate(self.transform_cos, node, inside),
             _interpolate(self.transform_sin, node, inside),
         )
+
+    def _cell(self, at: ArrayLike) -> tuple[NDArray[np.intp], Array]:
+        """Cell of the nodes (the last reaches to infinity) and the distance into it, in cells."""
+        position = np.maximum(np.asarray(at, dtype=np.float64) * (1.0 / self.spacing), 0.0)
+        node = np.minimum(position, float(NODES)).astype(np.intp)
+        return node + self.row * NODE_VALUES, position - node
+
+
+@dataclass(frozen=True)
+class ResidenceTables:
+    """Tables of several kinds of group, stacked, so that one call serves plans of all kinds."""
+
+    tables: tuple[ResidenceTable, ...]
+
+    def rows(self, row: Any) -> ResidenceTable:
+        """Return a table that reads, for each plan, the table numbered `row`."""
+        if len(self.tables) == 1:
+            return self.tables[0]
+        index = np.asarray(row).astype(np.intp)
+        stacked = self._stacked
+        return ResidenceTable(
+            **{name: values[index] for name, values in stacked[0].items()}, **stacked[1], row=index
+        )
+
+    @cached_property
+    def _stacked(self) -> tuple[dict[str, Array], dict[str, Array]]:
+        """Return single numbers as arrays over the tables, and all node values end to end."""
+        numbers, values = {}, {}
+        for field in fields(ResidenceTable):
+            parts = [getattr(table, field.name) for table in self.tables]
+            if field.name == "row":
+                continue
+            if np.ndim(parts[0]) == 0:
+                numbers[field.name] = np.asarray(parts, dtype=np.float64)
+            else:
+                values[field.name] = np.concatenate(parts)
+        return numbers, values
 
 
 def residence_table(
@@ -215,13 +268,6 @@ def residence_table(
 def _extended(values: Array, rise: float) -> Array:
     """Values at the nodes and one node further on, `rise` higher."""
     return np.append(values, values[-1] + rise)
-
-
-def _cell(at: ArrayLike, spacing: float) -> tuple[NDArray[np.intp], Array]:
-    """Cell of the nodes (the last one reaches to infinity) and the distance into it, in cells."""
-    position = np.maximum(np.asarray(at, dtype=np.float64) * (1.0 / spacing), 0.0)
-    node = np.minimum(position, float(NODES)).astype(np.intp)
-    return node, position - node
 
 
 def _interpolate(table: Array, node: NDArray[np.intp], inside: Array) -> Array:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import astuple, replace
+from dataclasses import astuple, fields, replace
 from typing import Any
 
 import numpy as np
@@ -11,11 +11,12 @@ from numpy.typing import NDArray
 from allocator.physics.pipeline import (
     Pipeline,
     StalenessLaw,
+    Tables,
     in_blocks,
     law_of_block,
     staleness_law,
 )
-from allocator.physics.residence import ResidenceTable
+from allocator.physics.residence import NODE_VALUES, ResidenceTable
 
 __all__ = [
     "Pipeline",
@@ -41,6 +42,9 @@ CHORDS = 7
 ROOT_EVALUATIONS = 100
 """Most evaluations of the reject root; 5 suffice on average."""
 
+NOTHING_OLDER = 1.0 - 1e-9
+"""P(L) above which a limit of L versions leaves the mean as it is."""
+
 LEAST_ACCEPTED = 1e-6
 """Share returned when no group is fresh enough."""
 
@@ -54,7 +58,7 @@ def staleness_mean(law: StalenessLaw) -> Array:
     return np.asarray(steps * law.batches + 0.5 * (steps - 1.0))
 
 
-def staleness_cdf(versions: Any, law: StalenessLaw, table: ResidenceTable) -> Array:
+def staleness_cdf(versions: Any, law: StalenessLaw, table: Tables) -> Array:
     r"""Probability that the staleness is at most `versions`.
 
     ``P(n batches) = [J(M + g (n + 1/2 - mu + h)) - J(M + g (n + 1/2 - mu - h))] / (2 g h)``, J the
@@ -76,23 +80,32 @@ def staleness_cdf(versions: Any, law: StalenessLaw, table: ResidenceTable) -> Ar
         Probability (0..1).
     """
     count = np.asarray(versions, dtype=np.float64)
-    arrays = (count, law.centre, law.half_width, law.lengths_per_batch, law.optimizer_steps)
-    return in_blocks(
-        lambda count, mean, half, lengths, steps: (_cdf(count, mean, half, lengths, steps, table),),
-        *arrays,
-    )[0]
+    arrays = (
+        count,
+        law.centre,
+        law.half_width,
+        law.lengths_per_batch,
+        law.optimizer_steps,
+        law.group_kind,
+    )
+
+    def block(count: Any, mean: Any, half: Any, lengths: Any, steps: Any, kind: Any) -> Any:
+        return (_cdf(count, mean, half, lengths, steps, table.rows(kind)),)
+
+    return in_blocks(block, *arrays)[0]
 
 
-def staleness_quantile(probability: Any, law: StalenessLaw, table: ResidenceTable) -> Array:
+def staleness_quantile(probability: Any, law: StalenessLaw, table: Tables) -> Array:
     """Smallest number of versions k with P(staleness <= k) >= `probability` (0..1).
 
     A probability of 1 gives the largest staleness the table knows (lengths exceeded once in 1e7
     groups are outside it).  By halving, so exact.
     """
     wanted = np.minimum(np.asarray(probability, dtype=np.float64), 1.0 - 1e-12)
-    longest = len(table.integrated) * table.spacing - table.tailness
+    each = table.rows(law.group_kind)
+    longest = NODE_VALUES * each.spacing - each.tailness
     reach = law.centre + law.half_width + longest / law.lengths_per_batch + 2.0
-    high = np.ceil(law.optimizer_steps * reach) + np.zeros(np.shape(wanted))
+    high: Array = np.ceil(law.optimizer_steps * reach) + np.zeros(np.shape(wanted))
     low = np.full(np.shape(high), -1.0)
     while np.any(high - low > 1.0):
         middle = np.floor(0.5 * (low + high))
@@ -102,7 +115,7 @@ def staleness_quantile(probability: Any, law: StalenessLaw, table: ResidenceTabl
     return high
 
 
-def accepted_fraction(limit_versions: Any, pipeline: Pipeline, table: ResidenceTable) -> Array:
+def accepted_fraction(limit_versions: Any, pipeline: Pipeline, table: Tables) -> Array:
     """Share of finished groups trained when staler ones are rejected at consumption.
 
     The root of ``a = P(staleness <= limit)`` for the pipeline `after_rejection`.  ``P - a`` falls
@@ -152,10 +165,21 @@ def after_rejection(pipeline: Pipeline, accepted: Any) -> Pipeline:
     )
 
 
-def accepted_staleness_mean(limit: int, law: StalenessLaw, table: ResidenceTable) -> Array:
-    """Mean staleness of what a limit of L versions lets pass: ``L - sum_{k<L} P(k) / P(L)``."""
-    below = sum((staleness_cdf(k, law, table) for k in range(limit)), np.zeros(()))
-    return np.asarray(limit - below / np.maximum(staleness_cdf(limit, law, table), 1e-12))
+def accepted_staleness_mean(limit: int, law: StalenessLaw, table: Tables) -> Array:
+    """Mean staleness of what a limit of L versions lets pass: ``L - sum_{k<L} P(k) / P(L)``.
+
+    Where practically nothing is older (P(L) above 1 - 1e-9) that is the mean of the law.
+    """
+    passed = staleness_cdf(limit, law, table)
+    mean = staleness_mean(law)
+    chosen = np.flatnonzero(passed < NOTHING_OLDER)
+    if chosen.size:
+        part = StalenessLaw(*(np.ravel(getattr(law, f.name))[chosen] for f in fields(law)))
+        below = sum((staleness_cdf(k, part, table) for k in range(limit)), np.zeros(()))
+        flat = np.array(mean, dtype=np.float64).reshape(-1)
+        flat[chosen] = limit - below / np.maximum(np.ravel(passed)[chosen], 1e-12)
+        mean = flat.reshape(np.shape(mean))
+    return np.asarray(np.minimum(mean, limit))
 
 
 def admission_rate_per_s(
@@ -202,14 +226,14 @@ def _batch_cdf(batch: Any, mean: Any, half: Any, lengths: Any, table: ResidenceT
     return np.where(batch < 0.0, 0.0, np.minimum(value, 1.0))
 
 
-def _accepted(limit: Any, line: Pipeline, table: ResidenceTable) -> Array:
+def _accepted(limit: Any, line: Pipeline, table: Tables) -> Array:
     """Root of the reject equation for many plans at once (see `accepted_fraction`)."""
 
     def excess_of_block(accepted: Array, limits: Any, *row: Any) -> tuple[Array]:
-        mean, half, lengths, _, _, steps = law_of_block(
-            after_rejection(Pipeline(*row), accepted), table
-        )
-        return (np.asarray(_cdf(limits, mean, half, lengths, steps, table) - accepted),)
+        line = after_rejection(Pipeline(*row), accepted)
+        mean, half, lengths, _, _, steps, _ = law_of_block(line, table)
+        each = table.rows(line.group_kind)
+        return (np.asarray(_cdf(limits, mean, half, lengths, steps, each) - accepted),)
 
     def excess(accepted: Array) -> Array:
         return in_blocks(excess_of_block, accepted, *_rows(flat, active))[0]

@@ -167,7 +167,14 @@ def random_pipeline(size: int, seed: int) -> Pipeline:
 
 
 def single(line: Pipeline, index: int) -> Pipeline:
-    return Pipeline(*(float(value[index]) for value in astuple(line)))
+    return Pipeline(
+        *(
+            float(np.broadcast_to(value, (index + 1,))[-1])
+            if np.ndim(value) == 0
+            else float(value[index])
+            for value in astuple(line)
+        )
+    )
 
 
 @pytest.mark.parametrize("table", [TABLE, lognormal_table(1.3, 1)], ids=["S8", "S1"])
