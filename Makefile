@@ -5,7 +5,7 @@ PYTHON := $(shell for p in python3 python3.11 python3.12 python3.13 python3.14 p
 STAMP := .venv/.installed
 BIN := .venv/bin
 
-.PHONY: run test slow lint bench check profiles clean
+.PHONY: run test slow lint bench check profiles docs clean
 
 run: $(STAMP)
 	$(BIN)/allocator solve examples/qwen3-235b-h200.yaml
@@ -30,6 +30,9 @@ check: lint test slow
 
 profiles: $(STAMP)
 	$(BIN)/python -m tools.build_profiles
+
+docs: $(STAMP)
+	$(BIN)/python -m tools.build_docs
 
 $(STAMP): pyproject.toml constraints.txt
 	@test -n "$(PYTHON)" || { echo "error: no Python >= 3.11 found on PATH; install one and run make again" >&2; exit 1; }

@@ -44,8 +44,8 @@ def intervals(
     for entry in _uncertain(problem, plan):
         ends = []
         for end in (entry.low, entry.high):
-            assert end is not None
-            moved = _moved(scenario, catalogue, plan, entry.name, end)
+            # A spread may be stated on one side only.
+            moved = None if end is None else _moved(scenario, catalogue, plan, entry.name, end)
             if moved is not None:
                 ends.append(moved)
         for path, value in base.items():
@@ -67,9 +67,7 @@ def _uncertain(problem: Problem, plan: DecisionArrays) -> list[Provenance]:
     return [
         entry
         for entry in problem.provenance
-        if entry.low is not None
-        and entry.high is not None
-        and entry.low < entry.high
+        if any(end is not None and end != entry.value for end in (entry.low, entry.high))
         and not any(row and entry.name.startswith(row) for row in unused)
     ]
 
