@@ -11,11 +11,19 @@ from allocator.plan import PlanWarning
 from allocator.problem.build import Problem
 from allocator.problem.decisions import DecisionArrays, Domain, Ints
 from allocator.problem.limits import TIE
+from allocator.scenario.load import override
 
 if TYPE_CHECKING:
     from allocator.scenario.schema import Scenario
 
 WHERE = "plan"
+#: Two ways to fix one thing: whichever is given replaces the other of the `plan:` block.
+OTHER_WAY = {
+    "in_flight": "in_flight_per_engine",
+    "in_flight_per_engine": "in_flight",
+    "engines": "generator_gpus",
+    "generator_gpus": "engines",
+}
 
 
 def fixed_decisions(
@@ -32,17 +40,10 @@ def fixed_decisions(
     ScenarioError
         When a decision is missing, unknown to the scenario, or does not fit its pool or engine.
     """
-    known = set(type(scenario.plan).model_fields)
-    for name in given:
-        if name not in known:
-            raise scenario.error(f"{WHERE}.{name}", f"one of {', '.join(sorted(known))}", name)
-    said = {name: getattr(scenario.plan, name) for name in known} | given
-    said = {name: value for name, value in said.items() if value is not None}
+    said = _said(scenario, given)
     completed: list[str] = []
     kinds = _engine_kinds(scenario, problem, said)
     trainer = _trainer_kind(scenario, problem, said)
-    if "trainer_gpus" not in said:
-        raise scenario.error(f"{WHERE}.trainer_gpus", "the GPUs of the trainer", "nothing")
     plans = []
     for kind in kinds:
         engines = _engines(scenario, problem, said, kind)
@@ -60,15 +61,17 @@ def fixed_decisions(
         )
     if not plans:
         size = sorted({int(problem.system.engines.gpus_per_engine[k]) for k in kinds})
-        raise scenario.error(
-            f"{WHERE}.generator_gpus",
-            f"a multiple of an engine's GPUs ({', '.join(map(str, size))})",
-            str(said.get("generator_gpus")),
-        )
+        whole = f"a multiple of an engine's GPUs ({', '.join(map(str, size))})"
+        if "engines" in said:
+            whole = (
+                f"the GPUs of {said['engines']} engines in whole units of their pool, or nothing"
+            )
+        raise scenario.error(f"{WHERE}.generator_gpus", whole, str(said.get("generator_gpus")))
     outcome = evaluate(problem, DecisionArrays.concatenate(plans))
     broken = np.where(outcome.feasible, 0, 1)
-    tied = outcome.score > np.min(outcome.score[broken == broken.min()]) * (1.0 + TIE)
-    best = int(np.lexsort((outcome.plans.in_flight_per_engine, tied, broken))[0])
+    least = float(np.min(outcome.score[broken == broken.min()]))
+    worse = outcome.score > least + TIE * abs(least)
+    best = int(np.lexsort((outcome.plans.in_flight_per_engine, worse, broken))[0])
     chosen = outcome.plans.take(np.asarray([best]))
     if len(kinds) > 1:
         label = problem.system.engines.labels[int(chosen.generator_kind[0])]
@@ -78,6 +81,9 @@ def fixed_decisions(
             f"{int(chosen.in_flight_per_engine[0])} rollouts in flight per engine, the fewest that "
             "give the best objective"
         )
+    engines, each = int(chosen.engines[0]), int(chosen.in_flight_per_engine[0])
+    if "in_flight" in said and engines * each != int(said["in_flight"]):
+        completed.append(f"in_flight {engines * each}, {each} on each of {engines} engines")
     for name, path in domain.ranges:
         if name not in said and getattr(domain, name).size > 1:
             completed.append(f"{name} {getattr(chosen, name)[0]:g}, the low end of {path}")
@@ -85,6 +91,25 @@ def fixed_decisions(
         return chosen, ()
     text = f"not fixed in the plan and completed: {'; '.join(completed)}"
     return chosen, (PlanWarning("completed_plan", text, WHERE),)
+
+
+def _said(scenario: Scenario, given: dict[str, Any]) -> dict[str, Any]:
+    """Return every decision that is fixed, those given checked like those of the file."""
+    known = set(type(scenario.plan).model_fields)
+    for name in given:
+        if name not in known:
+            raise scenario.error(f"{WHERE}.{name}", f"one of {', '.join(sorted(known))}", name)
+    changes = {
+        f"{WHERE}.{OTHER_WAY[name]}": None
+        for name in given
+        if name in OTHER_WAY and OTHER_WAY[name] not in given
+    }
+    # A layout may be given by some of its degrees only; the file states all.
+    changes |= {f"{WHERE}.{name}": value for name, value in given.items() if name != "layout"}
+    plan = override(scenario, changes).plan if changes else scenario.plan
+    said = {name: getattr(plan, name) for name in known}
+    said["layout"] = given.get("layout", said["layout"])
+    return {name: value for name, value in said.items() if value is not None}
 
 
 def _engine_kinds(scenario: Scenario, problem: Problem, said: dict[str, Any]) -> list[int]:
@@ -119,29 +144,44 @@ def _engine_kinds(scenario: Scenario, problem: Problem, said: dict[str, Any]) ->
 
 
 def _trainer_kind(scenario: Scenario, problem: Problem, said: dict[str, Any]) -> int:
-    names = [problem.system.pools[pool].name for pool, _ in problem.system.trainers.labels]
-    wanted = said.get("trainer_pool")
-    if wanted is None and len(names) == 1:
-        return 0
+    pools = [problem.system.pools[pool] for pool, _ in problem.system.trainers.labels]
+    names = [pool.name for pool in pools]
+    wanted = said.get("trainer_pool", names[0] if len(names) == 1 else None)
     if wanted not in names:
         raise scenario.error(
             f"{WHERE}.trainer_pool",
             f"a pool that may train ({', '.join(names)})",
             str(wanted) if wanted is not None else "nothing",
         )
-    return names.index(wanted)
+    kind = names.index(wanted)
+    if "trainer_gpus" not in said:
+        raise scenario.error(f"{WHERE}.trainer_gpus", "the GPUs of the trainer", "nothing")
+    gpus, unit = int(said["trainer_gpus"]), pools[kind].unit_gpus
+    if gpus % unit:
+        raise scenario.error(
+            f"{WHERE}.trainer_gpus",
+            f"whole nodes of {unit} GPUs of pool {wanted} (or granularity: gpu)",
+            str(gpus),
+            nearest=str(max(unit, round(gpus / unit) * unit)),
+        )
+    return kind
 
 
 def _engines(scenario: Scenario, problem: Problem, said: dict[str, Any], kind: int) -> int | None:
-    if "engines" in said:
-        return int(said["engines"])
-    if "generator_gpus" not in said:
+    """Return how many engines of a kind are meant, or None when they do not fill the GPUs."""
+    if "engines" not in said and "generator_gpus" not in said:
         raise scenario.error(
             f"{WHERE}.generator_gpus", "the GPUs of the generator, or its engines", "nothing"
         )
-    gpus = int(problem.system.engines.gpus_per_engine[kind])
-    engines, rest = divmod(int(said["generator_gpus"]), gpus)
-    return engines if rest == 0 and engines > 0 else None
+    kinds = problem.system.engines
+    gpus = int(kinds.gpus_per_engine[kind])
+    if "engines" not in said:
+        engines, rest = divmod(int(said["generator_gpus"]), gpus)
+        return engines if rest == 0 and engines > 0 else None
+    engines = int(said["engines"])
+    unit = problem.system.pools[kinds.labels[kind].pool].unit_gpus
+    whole = -(-engines * gpus // unit) * unit
+    return engines if said.get("generator_gpus", whole) == whole else None
 
 
 def _in_flight(domain: Domain, said: dict[str, Any], kind: int, engines: int) -> Ints:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import TYPE_CHECKING
+
+import numpy as np
 
 from allocator.evaluator import evaluate
 from allocator.evaluator.prediction import prediction_of
@@ -45,7 +48,9 @@ def intervals(
         ends = []
         for end in (entry.low, entry.high):
             # A spread may be stated on one side only.
-            moved = None if end is None else _moved(scenario, catalogue, plan, entry.name, end)
+            moved = None
+            if end is not None:
+                moved = _moved(scenario, catalogue, problem, plan, {entry.name: end})
             if moved is not None:
                 ends.append(moved)
         for path, value in base.items():
@@ -73,13 +78,23 @@ def _uncertain(problem: Problem, plan: DecisionArrays) -> list[Provenance]:
 
 
 def _moved(
-    scenario: Scenario, catalogue: Catalogue, plan: DecisionArrays, name: str, value: float
+    scenario: Scenario,
+    catalogue: Catalogue,
+    problem: Problem,
+    plan: DecisionArrays,
+    shifts: dict[str, float],
 ) -> dict[str, float] | None:
-    """Prediction with one input moved; None where that end does not describe a system."""
+    """Prediction with one input moved; None where that end has no such system or engine."""
     try:
-        shifted = build_problem(scenario, catalogue, {name: value})
+        shifted = build_problem(scenario, catalogue, shifts)
     except ScenarioError:
         return None
+    # Engines whose weights no longer fit are gone, and the places of the others with them.
+    label = problem.system.engines.labels[int(plan.generator_kind[0])]
+    labels = shifted.system.engines.labels
+    if label not in labels:
+        return None
+    plan = replace(plan, generator_kind=np.asarray([labels.index(label)]))
     return _numbers(prediction_of(shifted, evaluate(shifted, plan), 0))
 
 

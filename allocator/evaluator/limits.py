@@ -52,7 +52,7 @@ def limit_values(
             dispatched if system.algorithm.whole_groups else np.ones(len(plans)),
             places,
         ),
-        "trainer_replica": (trainer.width, plans.trainer_gpus),
+        "trainer_replica": (_whole_replicas(trainer.width, plans.trainer_gpus), plans.trainer_gpus),
         "budget_usd": (needed_hours * account.usd_per_hour, money.usd),
         "budget_gpu_hours": (needed_hours * account.gpus_paid, money.gpu_hours),
         "budget_flops": (needed_hours * account.flops_per_hour, money.flops),
@@ -70,6 +70,11 @@ def limit_values(
             system.algorithm.staleness_limit,
         )
     return {spec.name: values[spec.name] for spec in problem.limits}
+
+
+def _whole_replicas(width: Any, gpus: Any) -> Any:
+    """GPUs of one replica where replicas fill the trainer, else those the next whole one needs."""
+    return np.where(gpus % width == 0, width, np.ceil(gpus / width) * width)
 
 
 def within(values: dict[str, tuple[Any, Any]]) -> Any:

@@ -48,7 +48,7 @@ class Pipeline:
     optimizer_steps : array_like
         m, weight versions made of one batch (>= 1).
     weight_sync_every : array_like
-        k, weight versions per weight sync (>= 1).
+        k, batches trained per weight sync (>= 1).
     group_kind : array_like
         Which table of `ResidenceTables` the groups follow (a whole number; 0 with one table).
     """
@@ -123,7 +123,7 @@ def staleness_law(pipeline: Pipeline, table: Tables) -> StalenessLaw:
     * rounding up moves the mean from mu to mu + ``sum over n = 1, 2 of sin(2 pi n h)/(2 pi^2 n^2 h)
       Im[exp(2 pi i n (mu - 1/2)) T(2 pi n/g)]``, T = `ResidenceTable.transform` (first terms of the
       saw tooth's Fourier series; next to nothing unless z is known to less than a batch).
-    * weight sync every k versions: ``+ (k-1)/(2 m)`` on mu, ``+ (k^2-1)/(12 m^2)`` on the variance.
+    * weight sync every k batches: ``+ (k-1)/2`` on mu, ``+ (k^2-1)/12`` on the variance.
 
     Returns
     -------
@@ -208,8 +208,8 @@ def law_of_block(line: Pipeline, tables: Tables) -> tuple[Array, ...]:
         + paced * paced * counted
     )
     versions, sync = line.optimizer_steps, line.weight_sync_every
-    variance = np.maximum(variance, 1e-6) + (sync * sync - 1.0) / (12.0 * versions * versions)
-    mean = reach + 0.5 - wait - start + 0.5 * (sync - 1.0) / versions
+    variance = np.maximum(variance, 1e-6) + (sync * sync - 1.0) / 12.0
+    mean = reach + 0.5 - wait - start + 0.5 * (sync - 1.0)
     return (
         mean,
         np.sqrt(3.0 * variance),

@@ -237,12 +237,12 @@ def _backlog(
     square = exponent * exponent
     mean = np.where(
         small,
-        0.5 + exponent * (1.0 / 12.0 - square / 720.0),
+        0.5 + exponent * (1.0 / 12.0 - square * (1.0 / 720.0 - square / 30240.0)),
         1.0 + 1.0 / rise - 1.0 / slope,
     )
     variance = np.where(
         small,
-        1.0 / 12.0 - square / 240.0,
+        1.0 / 12.0 - square * (1.0 / 240.0 - square / 6048.0),
         1.0 / (slope * slope) - (1.0 + rise) / (rise * rise),
     )
     first = inside * mean + top

@@ -111,6 +111,25 @@ def _check_context(scenario: Scenario, prompt: float, lengths: Lengths) -> None:
         )
 
 
+def _check_group_size(scenario: Scenario) -> None:
+    size = scenario.algorithm.group_size
+    least = size if isinstance(size, int) else size.min
+    if least < 2:
+        raise scenario.error(
+            "algorithm.group_size",
+            "at least 2 rollouts beside workload.solve_rate: one alone has no advantage",
+            least,
+        )
+    said = scenario.workload.solve_rate
+    assert said is not None
+    if said.always.value + said.never.value >= 1.0:
+        raise scenario.error(
+            "workload.solve_rate",
+            "always + never below 1: else no group carries signal and no token is useful",
+            f"always {said.always.value:g}, never {said.never.value:g}",
+        )
+
+
 def _solve_rate(scenario: Scenario, ledger: Ledger) -> SolveRate | None:
     said = scenario.workload.solve_rate
     if said is None:
@@ -122,6 +141,7 @@ def _solve_rate(scenario: Scenario, ledger: Ledger) -> SolveRate | None:
         )
         return None
     path = "workload.solve_rate"
+    _check_group_size(scenario)
     return SolveRate(
         always=ledger.quantity(f"{path}.always", said.always, "1"),
         never=ledger.quantity(f"{path}.never", said.never, "1"),

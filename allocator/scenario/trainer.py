@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Discriminator, Tag, model_validator
 
-from allocator.scenario.quantity import Count, NonNegative, PositiveShare, assumed
+from allocator.scenario.quantity import Count, NonNegative, PositiveShare, Share, assumed
 from allocator.scenario.section import Section, by_shape, key, refuse
 
 
@@ -77,7 +77,7 @@ class Trainer(Section):
         unit="s per micro-batch",
         default=assumed(0.0, "default: launch cost of micro-batches left out"),
     )
-    step_cv: NonNegative = key(
+    step_cv: Share = key(
         "Coefficient of variation of the step time",
         unit="fraction",
         default=assumed(0.1, "default: batches of like size", low=0.05, high=0.3),

@@ -120,9 +120,9 @@ def by_hand(line: Pipeline, table: ResidenceTable, versions: int) -> tuple[float
     count = max(w * dispersion(w) / (g * w1) - (1.0 - v * v) / (3.0 * g * g), 0.0)
     kernel = d * d * (vary + 1.0 / 12.0) + 2.0 * d * y * wait + (1.0 - p) ** 2 * step
     kernel = max(kernel + p * p * count, 1e-6)
-    kernel += (line.weight_sync_every**2 - 1.0) / (12.0 * m * m)
+    kernel += (line.weight_sync_every**2 - 1.0) / 12.0
     mean = x + age + 0.5 - wait - p * (size - 1) / (2.0 * size * g)
-    mean += (line.weight_sync_every - 1.0) / (2.0 * m)
+    mean += (line.weight_sync_every - 1.0) / 2.0
     half, scale = math.sqrt(3.0 * kernel), tau / max(stretch, 0.2)
 
     rounded = mean
