@@ -28,6 +28,7 @@ from allocator.problem.decisions import DecisionArrays, Domain
 from allocator.problem.domain import build_domain
 from allocator.problem.limits import objective_value
 from allocator.scenario.dump import scenario_to_dict
+from allocator.scenario.load import override
 from allocator.scenario.profiles import load_catalogue
 from solvers.base import SolverFailure, SolverOutcome
 from solvers.columns import solve_columns
@@ -94,10 +95,12 @@ def try_solve(
     time_limit_s: float | None = None,
 ) -> Plan:
     """Like `solve`, but an infeasible scenario gives a plan with status `infeasible`."""
+    if time_limit_s is not None and not time_limit_s >= 0.0:
+        raise ValueError(f"time_limit_s is a number of seconds >= 0, not {time_limit_s!r}")
     if solver not in SOLVERS:
         raise ValueError(f"solver is one of {', '.join(SOLVERS)}, not {solver!r}")
     if objective is not None:
-        scenario = scenario.model_copy(update={"objective": objective})
+        scenario = override(scenario, {"objective": objective})
     catalogue = load_catalogue()
     problem = build_problem(scenario, catalogue)
     domain = build_domain(scenario, problem.system)

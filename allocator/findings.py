@@ -12,6 +12,9 @@ from allocator.problem.decisions import Domain
 FITTED_CONTEXT_TOKENS = (1_024.0, 32_768.0)
 #: Fewer groups per batch than this make the queue law coarse (few arrivals a step).
 FEW_GROUPS = 4
+#: Share of rollouts rejected from which training is biased, and below which the limit is idle.
+BIASED = 0.01
+IDLE = 1e-4
 #: A share of generated tokens that is wasted in one way and worth a sentence.
 WASTE = 0.2
 
@@ -78,11 +81,19 @@ def _regimes(
         )
     limit = problem.system.algorithm.staleness_limit
     enforce = problem.system.algorithm.staleness_enforce
-    if enforce == "reject" and limit is not None and prediction.staleness.p99 < limit:
+    rejected = prediction.staleness.rejected_fraction
+    if enforce == "reject" and rejected > BIASED:
+        yield PlanWarning(
+            "length_bias_by_rejection",
+            f"{rejected:.1%} of finished rollouts are rejected as stale, mostly long ones: training"
+            " is biased towards short rollouts; the lengths predicted here are not shortened",
+            "staleness.limit",
+        )
+    if enforce == "reject" and limit is not None and rejected < IDLE:
         yield PlanWarning(
             "staleness_limit_idle",
-            f"the limit of {limit:g} versions rejects {prediction.staleness.rejected_fraction:.2%}"
-            f" of rollouts: 99% are at most {prediction.staleness.p99} versions old anyway",
+            f"the limit of {limit:g} versions rejects almost nothing: 99% of rollouts are at most "
+            f"{prediction.staleness.p99} versions old anyway",
             "staleness.limit",
         )
 

@@ -55,13 +55,19 @@ def intervals(
                 ends.append(moved)
         for path, value in base.items():
             changes = [m.get(path, value) - value for m in ends]
-            down[path] += min([0.0, *changes]) ** 2
-            up[path] += max([0.0, *changes]) ** 2
+            down[path] = math.hypot(down[path], min([0.0, *changes]))
+            up[path] = math.hypot(up[path], max([0.0, *changes]))
     return {
-        path: (value - math.sqrt(down[path]), value + math.sqrt(up[path]))
+        path: _within_reason(path, value, value - down[path], value + up[path])
         for path, value in base.items()
         if down[path] > 0.0 or up[path] > 0.0
     }
+
+
+def _within_reason(path: str, value: float, low: float, high: float) -> tuple[float, float]:
+    """Keep an interval where the quantity itself can be: not below 0, shares not above 1."""
+    share = path.startswith("token_fate.") or "fraction" in path or "mfu" in path or "hfu" in path
+    return (max(low, 0.0) if value >= 0.0 else low, min(high, 1.0) if share else high)
 
 
 def _uncertain(problem: Problem, plan: DecisionArrays) -> list[Provenance]:

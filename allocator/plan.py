@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 Status = Literal["optimal", "feasible", "infeasible", "error"]
 
 #: Attribute names that differ from their JSON key.
-JSON_KEYS = {"decisions": "plan"}
+JSON_KEYS = {"decisions": "plan", "start": "from"}
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,6 +35,7 @@ from allocator.evaluator.trainer import trainer_state
 from allocator.physics.economics import SECONDS_PER_HOUR
 from allocator.problem.build import Problem
 from allocator.problem.decisions import DecisionArrays, Domain, Floats, Ints
+from allocator.problem.domain import beyond_pools
 from allocator.problem.limits import TIE, objective_score
 from solvers.base import SolverOutcome
 from solvers.infeasible import diagnose
@@ -95,7 +96,10 @@ def solve_columns(
     pairs = sum(len(s.generators) * len(s.trainers) for s in settings)
     infeasibility = None
     if search.best is None and not timed_out:
-        infeasibility = diagnose(problem, _blocks(domain, settings))
+        wider = beyond_pools(domain, problem.system)
+        infeasibility = diagnose(
+            problem, _blocks(domain, settings), _blocks(wider, _settings(problem, wider))
+        )
     best, score = search.tie_break()
     return SolverOutcome(
         termination="infeasible" if infeasibility else "time_limit" if timed_out else "optimal",
@@ -155,14 +159,23 @@ class _Search:
         self._keep(outcome, good)
 
     def _keep(self, outcome: Outcome, good: Ints) -> None:
-        """Keep ties of the best, and the best of every pair of engine and trainer kinds."""
+        """Keep ties that could be chosen, and the best of every pair of engine and trainer kinds.
+
+        Of the ties only those count that no other beats in GPUs, staleness and score together.
+        """
         assert self.best is not None
         score = outcome.score[good]
         tied = good[score <= _tied(self.best)]
+        gpus = outcome.plans.trainer_gpus + outcome.generator.gpus
+        order = tied[
+            np.lexsort((outcome.score[tied], outcome.match.staleness_mean[tied], gpus[tied]))
+        ]
+        lowest = np.minimum.accumulate(outcome.score[order])
+        front = order[np.append(True, outcome.score[order][1:] < lowest[:-1])[: order.size]]
         chosen = np.unique(
-            np.concatenate([tied, good[_first_of_kind(outcome.plans.take(good), score)]])
+            np.concatenate([front, good[_first_of_kind(outcome.plans.take(good), score)]])
         )
-        gpus = outcome.plans.trainer_gpus[chosen] + outcome.generator.gpus[chosen]
+        gpus = gpus[chosen]
         self._kept.append(
             (
                 outcome.plans.take(chosen),

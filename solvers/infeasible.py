@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
@@ -26,27 +27,33 @@ class _Tally:
     points: int = 0
     least_alone: dict[str, float] = field(default_factory=dict)
     least_when_others_hold: dict[str, tuple[float, float, float]] = field(default_factory=dict)
-    nearest: tuple[float, DecisionArrays] | None = None
+    nearest: tuple[tuple[int, float], DecisionArrays] | None = None
     patterns: set[frozenset[str]] = field(default_factory=set)
 
 
-def diagnose(problem: Problem, blocks: Iterable[DecisionArrays]) -> Infeasibility:
+def diagnose(
+    problem: Problem, blocks: Iterable[DecisionArrays], wider: Iterable[DecisionArrays]
+) -> Infeasibility:
     """Explain an infeasible domain from an evaluation of all its plans.
 
     `unmeetable` names limits that no plan meets; `conflict` is the smallest set of limits that no
     plan meets together, found over the exact patterns of broken limits; each relaxation is the
-    smallest value of one user-changeable limit at which some plan keeps all others.
+    smallest value of one user-changeable limit at which some plan keeps all others. The nearest
+    plan breaks the fewest limits, and those by the least. `wider` are plans of larger pools; they
+    count only for how large a pool would have to be.
     """
     names = tuple(spec.name for spec in problem.limits)
     tally = _Tally(names)
     for plans in blocks:
         _count(problem, plans, tally)
+    for plans in wider:
+        _count(problem, plans, tally, pools_only=True)
     unmeetable = tuple(n for n in names if tally.least_alone.get(n, np.inf) > 1.0 + ROUNDING)
     specs = {spec.name: spec for spec in problem.limits}
     relaxations = []
     for name, (_, value, limit) in tally.least_when_others_hold.items():
-        if specs[name].relaxable and limit > 0:
-            percent = 100.0 * (value / limit - 1.0)
+        if specs[name].relaxable:
+            percent = 100.0 * (value / limit - 1.0) if limit > 0 else math.inf
             spec = specs[name]
             relaxations.append(Relaxation(name, limit, value, percent, spec.unit, spec.where))
     nearest = None if tally.nearest is None else tally.nearest[1]
@@ -60,19 +67,24 @@ def diagnose(problem: Problem, blocks: Iterable[DecisionArrays]) -> Infeasibilit
     )
 
 
-def _count(problem: Problem, plans: DecisionArrays, tally: _Tally) -> None:
+def _count(
+    problem: Problem, plans: DecisionArrays, tally: _Tally, *, pools_only: bool = False
+) -> None:
     outcome = evaluate(problem, plans)
     count = len(plans)
-    tally.points += count
     ratios: list[Floats] = []
     for value, limit in outcome.limits.values():
         top = np.broadcast_to(np.asarray(limit, dtype=float), (count,))
-        with np.errstate(divide="ignore", invalid="ignore"):
-            ratio = np.where(top > 0, np.broadcast_to(value, (count,)) / top, np.inf)
+        reached = np.broadcast_to(np.asarray(value, dtype=float), (count,))
+        # Over a limit of 0 a ratio says nothing: its excess counts in the limit's own unit.
+        ratio = np.where(top > 0, reached / np.where(top > 0, top, 1.0), 1.0 + reached)
+        ratio = np.where((top <= 0) & (reached <= 0), 0.0, ratio)
         ratios.append(np.where(np.isnan(ratio), np.inf, ratio))
     table = np.asarray(ratios)
     broken = table > 1.0 + ROUNDING
     for i, name in enumerate(tally.names):
+        if pools_only and not name.startswith(POOL):
+            continue
         tally.least_alone[name] = min(tally.least_alone.get(name, np.inf), float(table[i].min()))
         value, limit = list(outcome.limits.values())[i]
         others = np.flatnonzero(~np.any(np.delete(broken, i, axis=0), axis=0))
@@ -89,14 +101,19 @@ def _count(problem: Problem, plans: DecisionArrays, tally: _Tally) -> None:
             known = tally.least_when_others_hold.get(name)
             if known is None or entry[0] < known[0]:
                 tally.least_when_others_hold[name] = entry
+    if pools_only:
+        return
+    tally.points += count
     patterns = np.unique(broken.T, axis=0)
     tally.patterns |= {
         frozenset(n for n, bad in zip(tally.names, row, strict=True) if bad) for row in patterns
     }
     excess = np.sum(np.where(broken, np.minimum(table, 1e6) - 1.0, 0.0), axis=0)
-    at = int(np.argmin(excess))
-    if tally.nearest is None or excess[at] < tally.nearest[0]:
-        tally.nearest = (float(excess[at]), plans.take(np.asarray([at])))
+    many = np.sum(broken, axis=0)
+    at = int(np.lexsort((excess, many))[0])
+    place = (int(many[at]), float(excess[at]))
+    if tally.nearest is None or place < tally.nearest[0]:
+        tally.nearest = (place, plans.take(np.asarray([at])))
 
 
 def _affordable(

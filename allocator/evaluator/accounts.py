@@ -78,7 +78,7 @@ def accounts(
     dispatched = generator.dispatched_per_s * match.running_fraction
     search = generator.search_flops_per_rollout * dispatched * match.step_s
     learning = trainer.learning_flops
-    trained_tokens = trainer.trained_samples * trainer.sequence_tokens
+    trained_tokens = trainer.trained_samples * trainer.sequence_tokens * plans.epochs
     peak = system.trainers.peak_flops_per_s[plans.trainer_kind]
     gpus_paid, usd_per_hour = _bill(system, plans, generator)
     useful_tokens_per_s = useful_per_s * tokens

@@ -124,10 +124,8 @@ def generator_state(
     context = mean_decode_context_tokens(work.prompt_tokens, mean, second)
     third = rollouts.cut.dispatched_third_moment_tokens3[row]
     spread = sd_decode_context_tokens(mean, second, third)
-    footprint = kinds.footprint
-    growth = footprint.bytes_per_token[kind]
-    windowed = footprint.window_bytes_per_token[kind] * np.minimum(context, footprint.window_tokens)
-    sequence_bytes, sd_bytes = growth * context + windowed, growth * spread
+    footprint = kinds.footprint.take(kind)
+    sequence_bytes, sd_bytes = footprint.sequence_bytes(context), footprint.bytes_per_token * spread
     fit = sequences_that_fit(kinds.kv_budget_bytes[kind], sequence_bytes, sd_bytes)
     # A whole group waits until its places are free: on average half a group of places is empty.
     empty = (dispatched - 1.0) / 2.0 if algorithm.whole_groups else 0.0
@@ -139,7 +137,7 @@ def generator_state(
         work.prefix_cache, dispatched, engines, whole_groups=algorithm.whole_groups
     )
     fresh = work.prompt_tokens * (1.0 - work.cached_prompt_share)
-    prefill = reads * prefill_s(kinds.prefill.take(kind), fresh)
+    prefill = reads * prefill_s(kinds.prefill.take(kind), fresh, work.prompt_tokens)
     flow = engine_flow(
         kinds.decode.take(kind),
         in_flight,

@@ -255,7 +255,13 @@ def _admitted(
     sizes = distinct_rows(batch)
     longest_tokens = sizes.spread(lengths.mean * lengths.tailness(sizes.pick(batch)))
     longest_s = generator.residence_fixed_s + generator.residence_token_s * longest_tokens
-    allowed = admission_rate_per_s(limit, batch, meeting.group_s, longest_s, line.train_s)
+    # With fewer rollouts in flight than a batch has, a batch takes as long as its throughput and
+    # then the longest of its last rollouts.
+    whole_s = np.maximum(longest_s, batch / meeting.offered + longest_s - meeting.sample_s)
+    allowed = admission_rate_per_s(limit, batch, meeting.group_s, whole_s, line.train_s)
+    if limit < 1.0:
+        # Nothing starts before the step before it has ended: no queue, no overlap.
+        return allowed, np.zeros(np.shape(allowed))
     rate = np.minimum(trainer.samples_per_s * (1.0 - flow.wait_fraction), allowed)
     waiting = flow.backlog + np.minimum(line.load, 1.0)
     return rate, np.minimum(meeting.group_s * rate / batch + waiting, limit)
@@ -302,6 +308,8 @@ def staleness_of(
     mean = float(match.staleness_mean[index])
     limit = system.algorithm.staleness_limit
     enforce = system.algorithm.staleness_enforce
+    if enforce == "admission" and mean == 0.0:
+        return _nothing_stale(match, index)
     if enforce == "admission":
         law = replace(law, batches=law.batches + (mean - staleness_mean(law)))
     last = int(staleness_quantile(1.0 - REPORTED_TAIL, law, meeting.tables)[0])
@@ -319,11 +327,27 @@ def staleness_of(
     }
     return Staleness(
         mean=mean,
-        max=float(limit) if enforce == "reject" and limit is not None else None,
+        max=float(int(limit)) if enforce == "reject" and limit is not None else None,
         token_mean=max(mean - after, 0.0),
         versions_per_rollout=float(match.sample_residence_s[index]) / step_s * versions,
         environment_state_fraction=0.0,
         rejected_fraction=1.0 - float(match.accepted_fraction[index]),
         cdf=tuple(float(p) for p in cdf),
         **quantiles,
+    )
+
+
+def _nothing_stale(match: MatchState, index: int) -> Staleness:
+    """Staleness where every rollout starts after the step before it has ended."""
+    return Staleness(
+        mean=0.0,
+        p50=0,
+        p95=0,
+        p99=0,
+        max=0.0,
+        token_mean=0.0,
+        versions_per_rollout=float(match.sample_residence_s[index] / match.step_s[index]),
+        environment_state_fraction=0.0,
+        rejected_fraction=0.0,
+        cdf=(1.0,),
     )

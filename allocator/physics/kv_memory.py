@@ -7,12 +7,15 @@ from typing import Any
 
 import numpy as np
 
+from allocator.physics.decode import Index
+
 #: One-sided 95% normal quantile: the KV cache must hold the context of all but 1 moment in 20;
 #: holding only the mean preempts half of the time (design section 2).
 CONTEXT_QUANTILE = 1.65
 
 #: Bytes of one stored value; NVFP4 carries an FP8 scale for every 16 values (4.5 bits).
-BYTES_PER_VALUE = {"bf16": 2.0, "fp8": 1.0, "nvfp4": 0.5625}
+#: MXFP4 one for every 32 (4.25 bits).
+BYTES_PER_VALUE = {"bf16": 2.0, "fp8": 1.0, "nvfp4": 0.5625, "mxfp4": 0.53125}
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +32,14 @@ class KvFootprint:
     bytes_per_token: Any
     window_bytes_per_token: Any = 0.0
     window_tokens: float = 0.0
+
+    def take(self, index: Index) -> KvFootprint:
+        """Return the footprints of the engine kinds in `index` (shape of `index`)."""
+        return KvFootprint(
+            np.asarray(self.bytes_per_token)[index],
+            np.asarray(self.window_bytes_per_token)[index],
+            self.window_tokens,
+        )
 
     def sequence_bytes(self, context_tokens: Any) -> Any:
         """Bytes held by one sequence of `context_tokens` tokens."""
@@ -56,6 +67,7 @@ def engine_weights_bytes_per_gpu(
     params_total: float,
     expert_params_total: float,
     bytes_per_param: float,
+    dense_bytes_per_param: float,
     *,
     tensor_parallel: int,
     pipeline_parallel: int,
@@ -63,12 +75,14 @@ def engine_weights_bytes_per_gpu(
 ) -> float:
     """Weight bytes on the fullest GPU of an engine.
 
+    `bytes_per_param` is for experts, `dense_bytes_per_param` for everything else (they differ
+    where only the experts are quantised).
     Experts are spread over `expert_gpus` = moe_tp x ep GPUs; everything else over the tensor
     and pipeline ranks (attention data-parallel ranks hold copies of it).
     """
-    dense = (params_total - expert_params_total) / tensor_parallel
-    experts = expert_params_total / expert_gpus
-    return bytes_per_param * (dense + experts) / pipeline_parallel
+    dense = dense_bytes_per_param * (params_total - expert_params_total) / tensor_parallel
+    experts = bytes_per_param * expert_params_total / expert_gpus
+    return (dense + experts) / pipeline_parallel
 
 
 def kv_budget_bytes(

@@ -152,15 +152,18 @@ def state_bytes(
     optimizer_bytes_per_param: float,
     *,
     adapter_params: float | None = None,
+    reference_params: float = 0.0,
 ) -> float:
     """Bytes of weights, gradients and optimiser states over all GPUs (fully sharded).
 
+    A reference model adds its BF16 weights.
     Full training: P (2 + gradient + optimiser). LoRA: 2 P + adapters (2 + gradient + optimiser).
     """
     trained = WEIGHT_BYTES + gradient_bytes_per_param + optimizer_bytes_per_param
+    reference = reference_params * WEIGHT_BYTES
     if adapter_params is None:
-        return params_total * trained
-    return params_total * WEIGHT_BYTES + adapter_params * trained
+        return params_total * trained + reference
+    return params_total * WEIGHT_BYTES + adapter_params * trained + reference
 
 
 def activation_bytes(

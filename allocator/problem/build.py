@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -11,6 +10,7 @@ from allocator.physics.decode import mean_decode_context_tokens
 from allocator.physics.kv_memory import BYTES_PER_VALUE
 from allocator.physics.weight_sync import weight_sync_s
 from allocator.plan import PlanWarning, Provenance
+from allocator.problem.domain import values_of
 from allocator.problem.engine_kinds import engine_kinds
 from allocator.problem.ledger import Ledger
 from allocator.problem.limits import LimitSpec, ObjectiveName
@@ -65,7 +65,6 @@ def build_problem(
     )
     engines = engine_kinds(scenario, catalogue, hardware, model, context, ledger)
     trainers = trainer_kinds(scenario, catalogue, hardware, model, workload, ledger)
-    cap = math.inf if lengths.cap is None else lengths.cap
     system = System(
         pools=hardware,
         engines=engines,
@@ -75,7 +74,6 @@ def build_problem(
         money=money(scenario, ledger),
         forward=model.forward,
         active_params=model.params_active,
-        sequence_limit_tokens=workload.prompt_tokens + cap,
     )
     _check_batches(scenario)
     return Problem(
@@ -104,25 +102,14 @@ def _algorithm(scenario: Scenario, model: ModelFacts, ledger: Ledger) -> Algorit
         path = "algorithm.weight_sync.gb_per_s"
         rate = 1e9 * ledger.quantity(path, said.weight_sync.gb_per_s, "GB/s")
     adapters = adapter_params(scenario, model)
-    sent = model.params_total if adapters is None else adapters
-    payload = sent * BYTES_PER_VALUE[scenario.engine.weights_dtype]
+    if adapters is None:
+        payload = model.weight_bytes(scenario.engine.weights_dtype)
+    else:
+        payload = adapters * BYTES_PER_VALUE["bf16"]
     fixed = ledger.quantity("algorithm.weight_sync.fixed_s", said.weight_sync.fixed_s, "s")
     limit = None
     if stale.limit is not None:
         limit = ledger.quantity("staleness.limit", stale.limit, "version")
-    if stale.enforce == "design" and stale.metric == "max" and limit is not None:
-        raise scenario.error(
-            "staleness.metric",
-            "mean, p95 or p99: no design bounds the maximum of a queue; only enforce: reject does",
-            "max",
-        )
-    if stale.enforce == "admission" and stale.metric != "mean":
-        raise scenario.error(
-            "staleness.metric",
-            "mean: admission fixes the mean at the limit (p95 is about twice, the maximum about "
-            "ten times as much)",
-            stale.metric,
-        )
     return AlgorithmLaw(
         whole_groups=said.group_dispatch == "group",
         limit_per_engine=said.dispatch_scope == "engine",
@@ -133,23 +120,20 @@ def _algorithm(scenario: Scenario, model: ModelFacts, ledger: Ledger) -> Algorit
         trainer_blocks=said.weight_sync.trainer_blocks,
         generator_pauses=said.weight_sync.generator_pauses,
         staleness_limit=limit,
-        staleness_metric=stale.metric,
+        staleness_metric=stale.statistic,
         staleness_enforce=stale.enforce,
     )
 
 
 def _check_batches(scenario: Scenario) -> None:
     said = scenario.algorithm
-    share = said.trained_share.value
-    if share != 1.0:
-        raise scenario.error(
-            "algorithm.trained_share", "1 (this version trains on whole groups)", share
-        )
     steps, prompts, group = said.optimizer_steps_per_batch, said.prompts_per_step, said.group_size
-    if isinstance(prompts, int) and isinstance(group, int) and (prompts * group) % steps:
+    batches = {int(p * g) for p in values_of(prompts) for g in values_of(group)}
+    uneven = sorted(batch for batch in batches if batch % steps)
+    if uneven:
         raise scenario.error(
             "algorithm.optimizer_steps_per_batch",
-            f"a divisor of the batch of {prompts * group} samples",
+            f"a divisor of every batch ({uneven[0]} samples is one)",
             str(steps),
         )
 

@@ -89,7 +89,7 @@ class Domain:
 
 
 def in_flight_grid(largest: int) -> Ints:
-    """Caps of rollouts in flight worth telling apart: every integer to 32, then steps of 3%.
+    """Caps of rollouts in flight worth telling apart: every integer to 150, then steps of 1%.
 
     Examples
     --------
@@ -100,5 +100,5 @@ def in_flight_grid(largest: int) -> Ints:
     """
     values = [1]
     while values[-1] < largest:
-        values.append(max(values[-1] + 1, round(values[-1] * 1.03)))
+        values.append(max(values[-1] + 1, round(values[-1] * 1.01)))
     return np.asarray([v for v in values if v < largest] + [max(largest, 1)], dtype=np.int64)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -25,24 +26,21 @@ if TYPE_CHECKING:
 #: request limits lie between 256 and 4,096).
 MOST_IN_FLIGHT = 4096
 
+#: Generator columns over all settings that one search may hold in memory (about 2 GB).
+MOST_COLUMNS = 6_000_000
 
-def _values(said: int | IntRange) -> Ints:
-    if isinstance(said, int):
-        return np.asarray([said], dtype=np.int64)
-    low, high, step = said.min, said.max, said.step
-    return np.unique(np.append(np.arange(low, high + 1, step or 1), high)).astype(np.int64)
+#: How many times its pool a trainer is tried at when nothing fits.
+POOL_FACTOR = 16
 
 
-#: Step of an oversampling range that states none.
-OVERSAMPLING_STEP = 0.1
+def values_of(said: int | IntRange) -> Ints:
+    """Return a fixed number, or every value of a range."""
+    return np.asarray([said] if isinstance(said, int) else said.values(), dtype=np.int64)
 
 
 def _factors(said: float | FloatRange) -> Floats:
-    if isinstance(said, (int, float)):
-        return np.asarray([said], dtype=float)
-    low, high, step = said.min, said.max, said.step
-    count = max(1, round((high - low) / (step or OVERSAMPLING_STEP)))
-    return np.linspace(low, high, count + 1) if high > low else np.asarray([low], dtype=float)
+    values = [said] if isinstance(said, (int, float)) else said.values()
+    return np.asarray(values, dtype=float)
 
 
 def build_domain(scenario: Scenario, system: System) -> Domain:
@@ -50,9 +48,14 @@ def build_domain(scenario: Scenario, system: System) -> Domain:
 
     Engines and trainer GPUs fill whole units of their pools; rollouts in flight reach from one
     group to a full KV cache, beyond which no rate rises; ranges are the user's.
+
+    Raises
+    ------
+    ScenarioError
+        When the ranges multiply to more generator columns than can be enumerated.
     """
     said = scenario.algorithm
-    groups, factors = _values(said.group_size), _factors(said.oversampling)
+    groups, factors = values_of(said.group_size), _factors(said.oversampling)
     ranges = [
         (name, path)
         for name, path, value in (
@@ -79,17 +82,73 @@ def build_domain(scenario: Scenario, system: System) -> Domain:
         pool = system.pools[int(trainers.pool[index])]
         values = np.arange(pool.unit_gpus, pool.gpus + 1, pool.unit_gpus, dtype=np.int64)
         gpus_of.append(values[values % min(trainers.widths) == 0])
+    _check_size(scenario, ranges, sum(n.size * c.size for n, c in zip(counts, caps, strict=True)))
     return Domain(
         engines=tuple(counts),
         in_flight_per_engine=tuple(caps),
         trainer_gpus=tuple(gpus_of),
         oversampling=factors,
-        queue_batches=_values(scenario.queue.capacity_batches),
-        prompts_per_step=_values(said.prompts_per_step),
+        queue_batches=values_of(scenario.queue.capacity_batches),
+        prompts_per_step=values_of(said.prompts_per_step),
         group_size=groups,
-        epochs=_values(said.epochs),
+        epochs=values_of(said.epochs),
         ranges=tuple(ranges),
     )
+
+
+def _check_size(scenario: Scenario, ranges: list[tuple[str, str]], columns: int) -> None:
+    """Refuse ranges that multiply to more than can be enumerated."""
+    said = scenario.algorithm
+    choices = {
+        "algorithm.oversampling": _factors(said.oversampling).size,
+        "algorithm.prompts_per_step": values_of(said.prompts_per_step).size,
+        "algorithm.group_size": values_of(said.group_size).size,
+        "algorithm.epochs": values_of(said.epochs).size,
+    }
+    settings = math.prod(choices.values())
+    if settings > 1 and settings * columns > MOST_COLUMNS:
+        widest = max(choices, key=lambda path: choices[path])
+        raise scenario.error(
+            widest,
+            f"fewer choices: {settings:,} combinations of the ranges times {columns:,} generator "
+            f"columns are more than {MOST_COLUMNS:,}",
+            f"{choices[widest]:,} choices",
+        )
+
+
+def beyond_pools(domain: Domain, system: System) -> Domain:
+    """Return a coarse domain of larger pools, to find what size would make a plan possible.
+
+    Trainers up to `POOL_FACTOR` times their pool, one to three counts of engines and a few caps,
+    ranges at one value each: enough for the least GPUs of a plan, not for a good one.
+    """
+    trainers = []
+    for index, gpus in enumerate(domain.trainer_gpus):
+        pool = system.pools[int(system.trainers.pool[index])]
+        step = int(gpus[0]) if gpus.size else pool.unit_gpus
+        trainers.append(np.arange(step, POOL_FACTOR * pool.gpus + 1, step, dtype=np.int64))
+    engines = []
+    for kind, counts in enumerate(domain.engines):
+        pool = system.pools[int(system.engines.pool[kind])]
+        per_engine = int(system.engines.gpus_per_engine[kind])
+        step = math.lcm(per_engine, pool.unit_gpus) // per_engine
+        engines.append(np.unique(np.append(counts[:3], [step, 2 * step, 4 * step])))
+    return replace(
+        domain,
+        engines=tuple(engines),
+        in_flight_per_engine=tuple(_thinned(caps) for caps in domain.in_flight_per_engine),
+        trainer_gpus=tuple(trainers),
+        oversampling=domain.oversampling[:1],
+        queue_batches=domain.queue_batches[-1:],
+        prompts_per_step=domain.prompts_per_step[:1],
+        group_size=domain.group_size[:1],
+        epochs=domain.epochs[:1],
+    )
+
+
+def _thinned(values: Ints, count: int = 6) -> Ints:
+    chosen: Ints = values[np.unique(np.linspace(0, values.size - 1, count).astype(int))]
+    return chosen
 
 
 def _largest_in_flight(
@@ -109,9 +168,11 @@ def _largest_in_flight(
     third = cut.dispatched_third_moment_tokens3
     context = mean_decode_context_tokens(workload.prompt_tokens, mean, second)
     spread = sd_decode_context_tokens(mean, second, third)
-    per_sequence = kinds.footprint.bytes_per_token[kind] * context
+    footprint = kinds.footprint.take(index)
     fit = sequences_that_fit(
-        kinds.kv_budget_bytes[kind], per_sequence, kinds.footprint.bytes_per_token[kind] * spread
+        kinds.kv_budget_bytes[kind],
+        footprint.sequence_bytes(context),
+        footprint.bytes_per_token * spread,
     )
     step = decode_step_s(kinds.decode.take(index), fit, fit * context)
     outside = fit / (mean * step) * workload.environment_s

@@ -24,7 +24,7 @@ from allocator.physics.kv_memory import (
 )
 from allocator.physics.prefill import PrefillLaw
 from allocator.plan import Layout
-from allocator.problem.model_facts import ModelFacts
+from allocator.problem.model_facts import ModelFacts, dense_bytes
 from allocator.problem.system import EngineKinds, EngineLabel, Pool
 
 if TYPE_CHECKING:
@@ -71,6 +71,13 @@ def engine_kinds(
         When a pool has no usable rate, naming the combinations that profiles do have.
     """
     kinds: list[_Kind] = []
+    decoding = {p.gpu for i, p in enumerate(pools) if "decode" in scenario.hardware.pools[i].roles}
+    if scenario.engine.rates is not None and len(decoding) > 1:
+        raise scenario.error(
+            "engine.rates",
+            "profiles: one measured law cannot stand for several kinds of GPU",
+            ", ".join(sorted(decoding)),
+        )
     for index, pool in enumerate(pools):
         if "decode" not in scenario.hardware.pools[index].roles:
             continue
@@ -250,8 +257,12 @@ def _estimated(
                 f"{r.backend} {r.backend_version} weights {r.weights_dtype} KV {r.kv_dtype} "
                 f"TP{r.tp} EP{r.ep} DP{r.dp}"
                 for r in known
+                if r.prefill is not None and not r.suspect
             }
         )
+        unread = sum(r.prefill is None for r in known)
+        if unread:
+            have.append(f"{unread} more rows have decode but no prefill rates and are not used")
         raise scenario.error(
             "engine",
             "a combination that a decode profile covers ("
@@ -272,6 +283,7 @@ def _estimated(
         else [Layout(tp=s.tp, ep=s.ep, dp=s.dp, pp=s.pp) for s in engine.layouts]
     )
     per_value = BYTES_PER_VALUE[engine.weights_dtype]
+    dense_value = dense_bytes(engine.weights_dtype)
     peak = ledger.datum(
         gpu.bf16_flops_per_s if engine.weights_dtype == "bf16" else gpu.fp8_flops_per_s,
         f"gpus/{gpu.id}.{'bf16' if engine.weights_dtype == 'bf16' else 'fp8'}_flops_per_s",
@@ -295,7 +307,7 @@ def _estimated(
         law = estimated_decode_law(
             layers=model.layers,
             hidden=model.hidden,
-            dense_weight_bytes=(model.params_total - model.expert_params_total) * per_value,
+            dense_weight_bytes=(model.params_total - model.expert_params_total) * dense_value,
             expert_weight_bytes=model.expert_params_total * per_value,
             experts=model.experts,
             experts_per_token=model.experts_per_token,
@@ -317,10 +329,10 @@ def _estimated(
             scale * law.gamma_s_per_token,
             law.expert_miss,
         )
-        layers = model.forward.full_layers + model.forward.window_layers
+        # Layers with a window meet few pairs of a long prompt: they are left out.
         reading = estimated_prefill_law(
             matmul_params=model.forward.matmul_params,
-            attention_flops_per_pair=model.forward.flops_per_pair * layers,
+            attention_flops_per_pair=model.forward.flops_per_pair * model.forward.full_layers,
             gpus=gpus,
             peak_flops_per_s=peak,
         )
@@ -348,6 +360,7 @@ def _assemble(
             model.params_total,
             model.expert_params_total,
             BYTES_PER_VALUE[engine.weights_dtype],
+            dense_bytes(engine.weights_dtype),
             tensor_parallel=kind.label.layout.tp,
             pipeline_parallel=kind.label.layout.pp,
             expert_gpus=kind.expert_gpus,
@@ -367,7 +380,7 @@ def _assemble(
         raise scenario.error(
             "engine.layouts",
             f"a layout whose GPUs hold the weights of {model.id} "
-            f"({model.params_total * BYTES_PER_VALUE[engine.weights_dtype] / 2**30:,.0f} GiB) and "
+            f"({model.weight_bytes(engine.weights_dtype) / 2**30:,.0f} GiB) and "
             "some KV cache",
             f"{len(kinds)} layouts, none of which does",
         )

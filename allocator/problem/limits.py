@@ -7,6 +7,8 @@ from typing import Any, Literal
 
 import numpy as np
 
+from allocator.physics.economics import usd_per_mtok
+
 ObjectiveName = Literal["usd_per_useful_mtok", "run.hours", "useful_tokens_per_s", "run.usd"]
 
 #: Plans whose objective is within this share of the best count as equal; fewer GPUs, then lower
@@ -35,12 +37,9 @@ def objective_score(
     run_hours: Any,
     run_usd: Any,
 ) -> Any:
-    """Value to minimise: the objective itself, or minus the rate when more is better.
-
-    `usd_per_useful_mtok` is dollars per hour over useful tokens per hour, x 1e6.
-    """
+    """Value to minimise: the objective itself, or minus the rate when more is better."""
     if name == "usd_per_useful_mtok":
-        return usd_per_hour / (useful_tokens_per_s * 3600.0) * 1e6
+        return usd_per_mtok(usd_per_hour, useful_tokens_per_s)
     if name == "run.hours":
         return run_hours
     if name == "run.usd":

@@ -49,6 +49,16 @@ class ModelFacts:
     adapter_params_per_rank: float | None
     adapter_active_per_rank: float | None
 
+    def weight_bytes(self, dtype: str) -> float:
+        """Bytes of all weights in an engine's format."""
+        dense = self.params_total - self.expert_params_total
+        return BYTES_PER_VALUE[dtype] * self.expert_params_total + dense_bytes(dtype) * dense
+
+
+def dense_bytes(dtype: str) -> float:
+    """Bytes per parameter outside the experts: MXFP4 checkpoints quantise experts only."""
+    return BYTES_PER_VALUE["bf16" if dtype == "mxfp4" else dtype]
+
 
 def model_facts(scenario: Scenario, catalogue: Catalogue, ledger: Ledger) -> ModelFacts:
     """Resolve the scenario's model from the catalogue, a config.json or an inline block."""
@@ -137,6 +147,12 @@ def _inline(scenario: Scenario, ledger: Ledger) -> ModelFacts:
         return ledger.number(f"model.{name}", float(value), "1", kind="stated", source="scenario")
 
     layers, hidden, heads, vocab = map(use, ("layers", "hidden", "attention_heads", "vocab"))
+    if active <= hidden * vocab:
+        raise scenario.error(
+            "model.vocab",
+            f"a vocabulary whose embedding is smaller than the {active:g} active parameters",
+            f"{vocab:g} entries of width {hidden:g}",
+        )
     head = use("head_dim") if said.head_dim is not None else hidden / heads
     if said.kv_bytes_per_token is not None:
         per_token = ledger.quantity("model.kv_bytes_per_token", said.kv_bytes_per_token, "byte")

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from allocator.physics.economics import ownership_usd_per_gpu_hour
 from allocator.problem.system import Money, Pool
+from allocator.scenario.errors import ScenarioError
 from allocator.scenario.hardware import OwnershipPrice, PublishedPrice
 
 if TYPE_CHECKING:
@@ -19,7 +20,12 @@ def pools(scenario: Scenario, catalogue: Catalogue, ledger: Ledger) -> tuple[Poo
     """Resolve the pools: unit of allocation and dollars per GPU-hour of each."""
     resolved = []
     for i, pool in enumerate(scenario.hardware.pools):
-        gpu = catalogue.gpu(pool.gpu)
+        try:
+            gpu = catalogue.gpu(pool.gpu)
+        except ScenarioError as error:
+            path = f"hardware.pools[{i}].gpu"
+            file, line = scenario.origin.locate(path)
+            raise error.at(file=file, line=line, path=path) from None
         node = int(ledger.datum(gpu.gpus_per_node, f"gpus/{gpu.id}.gpus_per_node"))
         unit = node if pool.granularity == "node" else 1
         if pool.gpus % unit:

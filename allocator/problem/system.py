@@ -147,4 +147,3 @@ class System:
     money: Money
     forward: ForwardShape
     active_params: float
-    sequence_limit_tokens: float

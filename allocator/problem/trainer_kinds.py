@@ -112,6 +112,7 @@ def trainer_kinds(
                 "trainer.optimizer_bytes_per_param", said.optimizer_bytes_per_param, "byte"
             ),
             adapter_params=adapters,
+            reference_params=model.params_total if scenario.algorithm.reference_model else 0.0,
         ),
         activation_bytes=float(
             activation_bytes(
@@ -171,14 +172,14 @@ def _hfu(
     said = scenario.trainer
     if said.hfu is not None:
         return ledger.quantity("trainer.hfu", said.hfu, "1")
-    epochs = _first(scenario.algorithm.epochs)
-    samples = _first(scenario.algorithm.prompts_per_step) * _first(scenario.algorithm.group_size)
+    if said.mfu is None:
+        return _default_hfu(scenario, catalogue, pool, model, ledger)
+    # Without the GPUs of the measurement its batch does not matter: FLOPs and tokens share it.
+    samples = 1 if said.mfu_at_gpus is None else _measured_batch(scenario)
     lengths, prompt = workload.lengths, workload.prompt_tokens
     tokens = prompt + lengths.mean
     second = prompt * prompt + 2.0 * prompt * lengths.mean + lengths.second_moment
-    executed = samples * float(forward_flops(model.forward, tokens, second)) * passes.total(epochs)
-    if said.mfu is None:
-        return _default_hfu(scenario, catalogue, pool, model, ledger)
+    executed = samples * float(forward_flops(model.forward, tokens, second)) * passes.total(1)
     measured = ledger.quantity("trainer.mfu", said.mfu, "1")
     gpus, uneven, constant = 1, 1.0, 0.0
     if said.mfu_at_gpus is None:
@@ -190,10 +191,10 @@ def _hfu(
         )
     else:
         steps = scenario.algorithm.optimizer_steps_per_batch
-        gpus, constant = said.mfu_at_gpus, fixed_s * steps * epochs
-        uneven = float(imbalance(lengths, prompt, samples // steps, max(1, gpus // width)))
+        gpus, constant = said.mfu_at_gpus, fixed_s * steps
+        uneven = float(imbalance(lengths, prompt, max(1, samples // steps), max(1, gpus // width)))
     try:
-        return float(
+        hfu = float(
             hfu_from_mfu(
                 measured,
                 executed,
@@ -209,6 +210,28 @@ def _hfu(
         raise scenario.error(
             "trainer.fixed_s", "less than the measured time of a batch", str(error)
         ) from error
+    if hfu > 1.0:
+        raise scenario.error(
+            "trainer.mfu",
+            f"less than {measured / hfu:.2f}: with recomputation, log-probabilities and attention "
+            "the hardware would execute more than its peak",
+            f"{measured:g}",
+        )
+    return hfu
+
+
+def _measured_batch(scenario: Scenario) -> int:
+    """Samples per batch of the configuration that the MFU was measured in."""
+    said = scenario.algorithm
+    if scenario.trainer.mfu_at_batch is not None:
+        return scenario.trainer.mfu_at_batch
+    if isinstance(said.prompts_per_step, int) and isinstance(said.group_size, int):
+        return said.prompts_per_step * said.group_size
+    raise scenario.error(
+        "trainer.mfu_at_batch",
+        "the samples per batch at which trainer.mfu was measured, as the scenario gives ranges",
+        "nothing",
+    )
 
 
 def _default_hfu(
@@ -221,7 +244,7 @@ def _default_hfu(
     precision = scenario.trainer.precision
     rows = catalogue.training_rates(model.id, pool.gpu, precision) if model.in_catalogue else ()
     if rows:
-        best = rows[0]
+        best = max(rows, key=lambda row: row.mfu)
         ledger.warn(
             "pretraining_utilisation",
             f"no trainer.mfu given: using {best.mfu:.1%} measured in {best.task} of "
@@ -246,10 +269,3 @@ def _default_hfu(
         high=high,
     )
     return assumed * ASSUMED_MFU_PASSES / 3.0
-
-
-def _first(value: object) -> int:
-    """Return a fixed number, or the low end of a range (the configuration an MFU stands for)."""
-    low = getattr(value, "min", value)
-    assert isinstance(low, int)
-    return low

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from allocator.physics.length_tables import empirical_from_samples, from_quantiles
@@ -11,6 +13,7 @@ from allocator.physics.lengths import (
     capped_lognormal_from_mean_cv,
     capped_lognormal_from_p50_p99,
 )
+from allocator.physics.oversampling import oversampling_cut
 from allocator.physics.prefill import PrefixCache
 from allocator.physics.signal import SolveRate
 from allocator.problem.system import WorkloadLaw
@@ -80,9 +83,10 @@ def response_lengths(scenario: Scenario, ledger: Ledger) -> Lengths:
     cap = None if said.max is None else use("max", said.max)
     try:
         if isinstance(said, LengthsByMean):
-            return capped_lognormal_from_mean_cv(
-                use("mean", said.mean), use("cv", said.cv, "1"), cap
-            )
+            mean, cv = use("mean", said.mean), use("cv", said.cv, "1")
+            if said.at_oversampling > 1.0:
+                return _before_cancelling(scenario, mean, cv, cap, said.at_oversampling)
+            return capped_lognormal_from_mean_cv(mean, cv, cap)
         if isinstance(said, LengthsByPercentiles):
             return capped_lognormal_from_p50_p99(use("p50", said.p50), use("p99", said.p99), cap)
         return from_quantiles(dict(said.quantiles), cap)
@@ -90,6 +94,46 @@ def response_lengths(scenario: Scenario, ledger: Ledger) -> Lengths:
         raise scenario.error(
             LENGTHS, "observed lengths that a distribution with this cap can have", str(error)
         ) from error
+
+
+def _before_cancelling(
+    scenario: Scenario, kept_mean: float, cv: float, cap: float | None, oversampling: float
+) -> Lengths:
+    """Lengths of all rollouts, where the mean observed is that of the rollouts kept.
+
+    Oversampling keeps the faster ones; the mean before cancelling is the one whose kept mean, at
+    the factor of the observed run, is the observed. The cv is taken to be that of all rollouts.
+    """
+    algorithm = scenario.algorithm
+    group = algorithm.group_size
+    size = group if isinstance(group, int) else group.min
+
+    def misfit(mean: float) -> float:
+        lengths = capped_lognormal_from_mean_cv(mean, cv, cap)
+        cut = oversampling_cut(lengths, oversampling, size, algorithm.oversampling_by)
+        return float(cut.kept_mean_tokens) - kept_mean
+
+    longest = math.inf if cap is None else cap / (1.0 + cv * cv)
+    low, high = kept_mean, kept_mean
+    while misfit(high) < 0.0:
+        low, high = high, min(1.25 * high, 0.5 * (high + longest))
+        if high - low < 1e-6 * kept_mean:
+            raise UnreachableLengthsError(
+                f"no mean below the cap of {cap:,.0f} leaves {kept_mean:,.0f} tokens in rollouts "
+                f"kept at oversampling {oversampling:g}"
+            )
+    return capped_lognormal_from_mean_cv(_root(misfit, low, high), cv, cap)
+
+
+def _root(misfit: Callable[[float], float], low: float, high: float) -> float:
+    """Root between two points of opposite misfit, by halving (1e-12 relative)."""
+    while high - low > 1e-12 * high:
+        middle = 0.5 * (low + high)
+        if misfit(middle) < 0.0:
+            low = middle
+        else:
+            high = middle
+    return high
 
 
 def _check_context(scenario: Scenario, prompt: float, lengths: Lengths) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 
 from allocator.plan import Alternative, Infeasibility, Objective, Plan, Relaxation, SolverReport
@@ -111,7 +112,7 @@ def _meaning(plan: Plan) -> str:
     objective = plan.objective
     gap = "" if objective.gap is None else f" (gap {percent(objective.gap)})"
     if plan.status == "optimal":
-        text = f"No plan of this scenario is predicted to do better{gap}"
+        text = f"Within 0.1% of the best plan of the domain{gap}; ties go to fewer GPUs"
     else:
         bound = (
             ""
@@ -160,7 +161,7 @@ def _relaxations(relaxations: tuple[Relaxation, ...]) -> tuple[Block, ...]:
         (
             change.name,
             f"{given(change.start)} -> {enough(change.start, change.to)} {change.unit}".strip(),
-            signed_percent(change.percent),
+            signed_percent(change.percent) if math.isfinite(change.percent) else "",
             change.where,
         )
         for change in relaxations

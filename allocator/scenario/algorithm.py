@@ -35,8 +35,8 @@ class WeightSync(Section):
     """How new weights reach the engines."""
 
     gb_per_s: Positive | None = key(
-        "Effective bandwidth of the transfer, trainer to all engines; not set: from the network "
-        "profile",
+        "Effective bandwidth of the transfer, trainer to all engines; not set: 19.8 (8.0 to 41), "
+        "measured for 235B models",
         unit="GB/s",
         default=None,
     )
@@ -110,7 +110,9 @@ class Staleness(Section):
     limit: NonNegative | None = key(
         "Largest staleness by `metric`; not set: no limit", unit="versions", default=None
     )
-    metric: Literal["mean", "p95", "p99", "max"] = key("What the limit holds for", default="mean")
+    metric: Literal["mean", "p95", "p99", "max"] | None = key(
+        "What the limit holds for; not set: max with enforce reject, else mean", default=None
+    )
     enforce: Literal["design", "reject", "admission"] = key(
         "Who keeps the limit: the plan, rejection at the trainer, or pacing of new rollouts",
         default="design",
@@ -125,7 +127,25 @@ class Staleness(Section):
                 None,
                 at=("limit",),
             )
+        serves = {"reject": ("max",), "admission": ("mean",), "design": ("mean", "p95", "p99")}
+        legal = serves[self.enforce]
+        if self.limit is not None and self.statistic not in legal:
+            raise refuse(
+                f"{' or '.join(legal)}, what enforce: {self.enforce} keeps",
+                self.metric,
+                at=("metric",),
+            )
+        limit = None if self.limit is None else self.limit.value
+        if self.enforce == "admission" and limit is not None and 0 < limit < 1:
+            raise refuse("0, or a number >= 1, with enforce: admission", limit, at=("limit",))
         return self
+
+    @property
+    def statistic(self) -> Literal["mean", "p95", "p99", "max"]:
+        """The metric, or the one that the enforcement implies."""
+        if self.metric is not None:
+            return self.metric
+        return "max" if self.enforce == "reject" else "mean"
 
 
 class Reward(Section):

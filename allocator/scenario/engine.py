@@ -112,8 +112,9 @@ class Engine(Section):
     backend_version: Text | None = key(
         "Version of the backend, as its profile names it", default=None
     )
-    weights_dtype: Literal["bf16", "fp8", "nvfp4"] = key(
-        "Format of the weights while generating", default="bf16"
+    weights_dtype: Literal["bf16", "fp8", "nvfp4", "mxfp4"] = key(
+        "Format of the weights while generating (mxfp4: experts only, the rest BF16)",
+        default="bf16",
     )
     kv_dtype: Literal["bf16", "fp8"] = key("Format of the KV cache", default="bf16")
     memory_fraction: PositiveShare = key(

@@ -103,7 +103,7 @@ class Pool(Section):
     name: Text = key("Name of the pool in plans and limits; not set: its gpu", default="")
     gpu: Text = key("GPU id or alias of the catalogue")
     gpus: Count = key("GPUs of the pool", unit="GPUs")
-    granularity: Literal["node", "engine", "gpu"] = key(
+    granularity: Literal["node", "gpu"] = key(
         "Smallest piece of the pool a role may take", default="node"
     )
     roles: Annotated[tuple[Role, ...], BeforeValidator(_planned_roles)] = key(

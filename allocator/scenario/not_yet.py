@@ -95,6 +95,11 @@ NOT_YET: tuple[NotYet, ...] = (
     NotYet("engine.kv_during_tools", "this version keeps the cache while a tool runs", ("hold",)),
     NotYet("engine.rates.decode.points", _COEFFICIENTS),
     NotYet("engine.rates.prefill.points", _COEFFICIENTS),
+    NotYet(
+        "trainer.parallelism.ep",
+        "in this version expert parallelism changes no rate of a trainer: leave it out",
+        (1,),
+    ),
     NotYet("trainer.offload", "this version keeps optimiser state on the GPU", (False,)),
     NotYet("workload.turns", _ONE_TURN, (1,)),
     NotYet("workload.tool_tokens_per_turn", _ONE_TURN, (0,)),
@@ -111,6 +116,7 @@ NOT_YET: tuple[NotYet, ...] = (
     NotYet(
         "algorithm.weight_update", "in this version rollouts go on with new weights", ("in_flight",)
     ),
+    NotYet("algorithm.trained_share", "this version trains on whole groups", (1,)),
     NotYet("algorithm.partial_rollout", "this version resumes no unfinished rollout", (False,)),
     NotYet("queue.overflow", "in this version the oldest finished rollouts go", ("drop_oldest",)),
     NotYet(
@@ -131,6 +137,7 @@ NOT_YET: tuple[NotYet, ...] = (
     NotYet("sandbox.failure_fraction", _NO_SANDBOX),
     NotYet("sandbox.timeout_s", _NO_SANDBOX),
     NotYet("sandbox.usd_per_hour", _NO_SANDBOX),
+    NotYet("hardware.pools[*].granularity", "this version allots nodes or GPUs", ("node", "gpu")),
     NotYet("hardware.links", "in this version no traffic between pools is limited"),
     NotYet("hardware.pools[*].engine", _ONE_ENGINE),
     NotYet(

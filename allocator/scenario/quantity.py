@@ -178,6 +178,10 @@ PositiveShare = Annotated[Quantity, Bounds(low=0, high=1, low_open=True)]
 AtLeastOne = Annotated[Real, Bounds(low=1)]
 
 
+#: Most choices of one range: a domain is enumerated.
+MOST_CHOICES = 1000
+
+
 class IntRange(Section):
     """Whole numbers the solver may choose from: `min`, `min` + `step`, ... up to `max`."""
 
@@ -189,6 +193,12 @@ class IntRange(Section):
     def _ordered(self) -> IntRange:
         if self.min > self.max:
             raise refuse(f"max >= min ({self.min})", self.max, at=("max",))
+        if (self.max - self.min) // self.step > MOST_CHOICES:
+            raise refuse(
+                f"at most {MOST_CHOICES:,} choices: a larger step, or a narrower range",
+                self.step,
+                at=("step",),
+            )
         return self
 
     def values(self) -> tuple[int, ...]:
@@ -198,37 +208,30 @@ class IntRange(Section):
 
 
 class FloatRange(Section):
-    """Numbers the solver may choose from, in [`min`, `max`]; every number if `step` is not set."""
+    """Numbers the solver may choose from: `min`, `min` + `step`, ... up to `max`."""
 
     min: Real = key("Smallest choice")
     max: Real = key("Largest choice")
-    step: Annotated[Real, Bounds(low=0, low_open=True)] | None = key(
-        "Distance between choices; not set: the solver places them", default=None
+    step: Annotated[Real, Bounds(low=0, low_open=True)] = key(
+        "Distance between choices", default=0.1
     )
 
     @model_validator(mode="after")
     def _ordered(self) -> FloatRange:
         if self.min > self.max:
             raise refuse(f"max >= min ({self.min:g})", self.max, at=("max",))
+        if (self.max - self.min) / self.step > MOST_CHOICES:
+            raise refuse(
+                f"at most {MOST_CHOICES:,} choices: a larger step, or a narrower range",
+                self.step,
+                at=("step",),
+            )
         return self
 
-    def values(self, count: int = 9) -> tuple[float, ...]:
-        """Return choices in ascending order, both ends included.
-
-        Parameters
-        ----------
-        count : int
-            Number of evenly spaced choices when `step` is not set, at least 2.
-        """
-        if self.min == self.max:
-            return (self.min,)
-        if self.step is None:
-            width = (self.max - self.min) / (count - 1)
-            inner = tuple(self.min + place * width for place in range(count - 1))
-        else:
-            steps = math.ceil((self.max - self.min) / self.step - 1e-9)
-            inner = tuple(self.min + place * self.step for place in range(steps))
-        return (*inner, self.max)
+    def values(self) -> tuple[float, ...]:
+        """Return every choice in ascending order, `max` included."""
+        steps = math.ceil((self.max - self.min) / self.step - 1e-9)
+        return (*(self.min + place * self.step for place in range(steps)), self.max)
 
 
 _number_or_range = Discriminator(by_shape(mapping="<range>", other="<number>"))

@@ -139,6 +139,17 @@ class Scenario(Section):
         return self
 
     @model_validator(mode="after")
+    def _objective_has_scale(self) -> Scenario:
+        if self.objective in ("run.hours", "run.usd") and self.budget.target is None:
+            raise refuse(
+                "usd_per_useful_mtok or useful_tokens_per_s, or a budget.target beside it (without "
+                "one the budget, not the plan, ends the run)",
+                self.objective,
+                at=("objective",),
+            )
+        return self
+
+    @model_validator(mode="after")
     def _pools_exist(self) -> Scenario:
         for name, role in (("trainer_pool", "trainer"), ("generator_pool", "decode")):
             given = getattr(self.plan, name)

@@ -35,7 +35,9 @@ class Trainer(Section):
 
     precision: Literal["bf16", "fp8"] = key("Format of the matrix products", default="bf16")
     mfu: PositiveShare | None = key(
-        "6 x active parameters x trained tokens over peak FLOPs, while the trainer is busy",
+        "6 x active parameters x trained tokens over peak FLOPs while the trainer is busy, with "
+        "one epoch, measured in this very configuration (recomputation, log-probabilities, "
+        "training); to ask what another configuration would do, state hfu",
         unit="fraction",
         default=None,
     )
@@ -43,9 +45,15 @@ class Trainer(Section):
         "Executed FLOPs over peak FLOPs, while the trainer is busy", unit="fraction", default=None
     )
     mfu_at_gpus: Count | None = key(
-        "Trainer GPUs at which mfu or hfu was measured; imbalance and fixed time there are taken "
-        "out of it",
+        "Trainer GPUs at which mfu was measured; imbalance and fixed time there are taken out of "
+        "it",
         unit="GPUs",
+        default=None,
+    )
+    mfu_at_batch: Count | None = key(
+        "Samples per batch at which mfu was measured, beside mfu_at_gpus; not set: the scenario's "
+        "own batch, which must then be fixed",
+        unit="samples",
         default=None,
     )
     parallelism: ParallelismChoice = key(
@@ -92,10 +100,8 @@ class Trainer(Section):
     def _one_efficiency(self) -> Trainer:
         if self.mfu is not None and self.hfu is not None:
             raise refuse("mfu or hfu, not both", self.hfu.value, at=("hfu",))
-        if self.mfu_at_gpus is not None and self.mfu is None and self.hfu is None:
-            raise refuse(
-                "mfu or hfu beside mfu_at_gpus (it has no effect alone)",
-                self.mfu_at_gpus,
-                at=("mfu_at_gpus",),
-            )
+        for name in ("mfu_at_gpus", "mfu_at_batch"):
+            given = getattr(self, name)
+            if given is not None and self.mfu is None:
+                raise refuse(f"mfu beside {name} (it has no effect alone)", given, at=(name,))
         return self

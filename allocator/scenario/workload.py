@@ -10,7 +10,14 @@ from pydantic import BeforeValidator, Discriminator, Tag, model_validator
 from pydantic_core import PydanticCustomError
 
 from allocator.scenario.errors import nearest_of
-from allocator.scenario.quantity import NonNegative, Positive, Share, assumed, real_number
+from allocator.scenario.quantity import (
+    AtLeastOne,
+    NonNegative,
+    Positive,
+    Share,
+    assumed,
+    real_number,
+)
 from allocator.scenario.section import Section, Text, key, refuse
 
 LENGTHS_FORMS = (
@@ -25,6 +32,10 @@ class LengthsByMean(Section):
     cv: Positive = key("Standard deviation over mean", unit="fraction")
     max: Positive | None = key(
         "Longest response allowed; not set: no cap", unit="tokens", default=None
+    )
+    at_oversampling: AtLeastOne = key(
+        "Oversampling of the run whose kept rollouts were observed; 1: all rollouts were",
+        default=1.0,
     )
 
     @model_validator(mode="after")
