@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -33,20 +33,6 @@ class RolloutState:
     def at(self, values: Any) -> Any:
         """Return a quantity of the rows at all plans."""
         return np.asarray(values)[self.row]
-
-    def take(self, index: int) -> RolloutState:
-        """Return one plan alone, with its own row only."""
-        row = int(self.row[index])
-        cut = Oversampling(
-            *(np.asarray(getattr(self.cut, f.name))[row : row + 1] for f in fields(self.cut))
-        )
-        return RolloutState(
-            cut=cut,
-            oversampling=self.oversampling[row : row + 1],
-            group_size=self.group_size[row : row + 1],
-            signal=self.signal[row : row + 1],
-            row=np.zeros(1, dtype=np.intp),
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,12 +67,6 @@ class GeneratorState:
     prefill_share: Any
     search_flops_per_rollout: Any
     gpus: Any
-
-    def take(self, index: int) -> GeneratorState:
-        """Return one plan alone."""
-        return GeneratorState(
-            *(np.asarray(getattr(self, f.name))[index : index + 1] for f in fields(self))
-        )
 
 
 def rollout_state(system: System, plans: DecisionArrays) -> RolloutState:

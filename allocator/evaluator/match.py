@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 from typing import Any, Literal
 
@@ -57,6 +57,7 @@ class MatchState:
     token_end_s : mean time from the writing of a response token to the end of its group.
     staleness_mean : weight versions.
     staleness_metric : the statistic that the scenario limits (the mean where it limits none).
+    law, tables : distribution of staleness under `drop_oldest`, after rejection.
     """
 
     samples_per_s: Any
@@ -73,6 +74,8 @@ class MatchState:
     token_end_s: Any
     staleness_mean: Any
     staleness_metric: Any
+    law: StalenessLaw
+    tables: ResidenceTables
 
 
 @lru_cache(maxsize=512)
@@ -114,13 +117,13 @@ def match_rates(
     meeting = _meeting(system, plans, rollouts, generator, trainer)
     line, taken, batch = meeting.line, trainer.samples_per_s, trainer.batch_samples
     running = meeting.offered / meeting.free
+    law = staleness_law(line, meeting.tables)
     if algorithm.staleness_enforce == "admission":
         rate, mean = _admitted(system, generator, trainer, meeting)
         metric, dropped = mean, np.zeros(np.shape(rate))
         held = 1.0 - rate / meeting.offered
         running = running * (1.0 - held)
     else:
-        law = staleness_law(line, meeting.tables)
         rate, dropped = taken * (1.0 - law.wait_fraction), law.dropped_fraction
         mean, metric = _staleness(algorithm, law, meeting.tables)
         held = np.zeros(np.shape(rate))
@@ -142,6 +145,8 @@ def match_rates(
         token_end_s=np.maximum(meeting.group_s - before_token_s, 0.0),
         staleness_mean=mean,
         staleness_metric=metric,
+        law=law,
+        tables=meeting.tables,
     )
 
 
@@ -281,15 +286,7 @@ def _staleness(
     return mean, mean
 
 
-def staleness_of(
-    system: System,
-    plans: DecisionArrays,
-    rollouts: RolloutState,
-    generator: GeneratorState,
-    trainer: TrainerState,
-    match: MatchState,
-    index: int,
-) -> Staleness:
+def staleness_of(system: System, match: MatchState, index: int) -> Staleness:
     """Staleness of one plan in full: quantiles, distribution, and the measures by token.
 
     With rejection the distribution is that of the samples trained. With admission the distribution
@@ -297,26 +294,22 @@ def staleness_of(
     versions run from the token's own writing: the time from a token to the end of its group,
     instead of the whole residence of the group.
     """
-    meeting = _meeting(
-        system,
-        plans.take(slice(index, index + 1)),
-        rollouts.take(index),
-        generator.take(index),
-        trainer.take(index),
+    law = StalenessLaw(
+        *(np.asarray(getattr(match.law, f.name))[index : index + 1] for f in fields(match.law))
     )
-    law = staleness_law(meeting.line, meeting.tables)
     mean = float(match.staleness_mean[index])
     limit = system.algorithm.staleness_limit
     enforce = system.algorithm.staleness_enforce
     if enforce == "admission" and mean == 0.0:
         return _nothing_stale(match, index)
     if enforce == "admission":
-        law = replace(law, batches=law.batches + (mean - staleness_mean(law)))
-    last = int(staleness_quantile(1.0 - REPORTED_TAIL, law, meeting.tables)[0])
+        moved = (mean - staleness_mean(law)) / law.optimizer_steps
+        law = replace(law, batches=law.batches + moved, centre=law.centre + moved)
+    last = int(staleness_quantile(1.0 - REPORTED_TAIL, law, match.tables)[0])
     if enforce == "reject":
         assert limit is not None
         last = min(last, int(limit))
-    cdf = staleness_cdf(np.arange(last + 1), law, meeting.tables)
+    cdf = staleness_cdf(np.arange(last + 1), law, match.tables)
     if enforce == "reject" and last == int(limit or 0):
         cdf = cdf / cdf[-1]
     step_s = float(match.step_s[index])

@@ -180,15 +180,7 @@ def prediction_of(problem: Problem, outcome: Outcome, index: int) -> Prediction:
 
 
 def _staleness(problem: Problem, outcome: Outcome, index: int) -> Staleness:
-    return staleness_of(
-        problem.system,
-        outcome.plans,
-        outcome.rollouts,
-        outcome.generator,
-        outcome.trainer,
-        outcome.match,
-        index,
-    )
+    return staleness_of(problem.system, outcome.match, index)
 
 
 def _ended_by(problem: Problem, outcome: Outcome, index: int) -> str:

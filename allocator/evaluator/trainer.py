@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -42,12 +42,6 @@ class TrainerState:
     width: Any
     ranks: Any
     memory_bytes: Any
-
-    def take(self, index: int) -> TrainerState:
-        """Return one plan alone."""
-        return TrainerState(
-            *(np.asarray(getattr(self, f.name))[index : index + 1] for f in fields(self))
-        )
 
 
 def trainer_state(system: System, plans: DecisionArrays, rollouts: RolloutState) -> TrainerState:

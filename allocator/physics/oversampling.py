@@ -6,12 +6,18 @@ lengths are in tokens.
 
 import math
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from allocator.physics.lengths import Lengths
+from allocator.physics.lengths import (
+    CappedLogNormal,
+    Lengths,
+    UnreachableLengthsError,
+    capped_lognormal_from_mean_cv,
+)
 from allocator.physics.moments import ORDERS, FloatArray, plain
 
 
@@ -136,3 +142,72 @@ def oversampling_cut(
         discarded_rollout_fraction=plain(discarded),
         length_bias=plain(kept[0] / lengths.mean),
     )
+
+
+@lru_cache(maxsize=256)
+def lengths_before_cancelling(
+    kept_mean: float,
+    cv: float,
+    cap: float | None,
+    *,
+    oversampling: float,
+    group_size: int,
+    by: Literal["sample", "group"],
+) -> CappedLogNormal:
+    """Lengths of all rollouts, where the mean observed is that of the rollouts kept.
+
+    Oversampling keeps the faster ones, so the mean of all is the one whose kept mean, at the
+    factor of the observed run, equals the observed. The cv is taken to be that of all rollouts.
+
+    Parameters
+    ----------
+    kept_mean : mean length of kept rollouts (tokens, > 0).
+    cv, cap : of all rollouts; cap None for none.
+    oversampling, group_size, by : of the observed run, as in `oversampling_cut`.
+
+    Raises
+    ------
+    UnreachableLengthsError
+        When no mean that the cap allows leaves so long rollouts.
+
+    Examples
+    --------
+    >>> lengths = lengths_before_cancelling(
+    ...     12704.0, 0.6, 27177.0, oversampling=2.5, group_size=16, by="group")
+    >>> cut = oversampling_cut(lengths, 2.5, 16, "group")
+    >>> round(lengths.mean), round(float(cut.kept_mean_tokens), 6)
+    (13510, 12704.0)
+    """
+
+    def misfit(mean: float) -> float:
+        lengths = capped_lognormal_from_mean_cv(mean, cv, cap)
+        cut = oversampling_cut(lengths, oversampling, group_size, by)
+        return float(cut.kept_mean_tokens) - kept_mean
+
+    # A capped length of this cv has a mean below cap / (1 + cv^2); all but the last 0.1% is tried.
+    longest = math.inf if cap is None else 0.999 * cap / (1.0 + cv * cv)
+    low, high = kept_mean, min(1.25 * kept_mean, 0.5 * (kept_mean + longest))
+    below, above = misfit(low), misfit(high)
+    while above < 0.0:
+        low, below = high, above
+        high = min(1.25 * high, 0.5 * (high + longest))
+        if high - low < 1e-6 * kept_mean:
+            raise UnreachableLengthsError(
+                f"no mean below the cap of {cap or math.inf:,.0f} leaves {kept_mean:,.0f} tokens "
+                f"in rollouts kept at oversampling {oversampling:g}"
+            )
+        above = misfit(high)
+    # Regula falsi that halves the weight of an end kept twice (Illinois): superlinear, bracketed.
+    middle, value, side = low, below, 0
+    while abs(value) > 1e-11 * kept_mean and high - low > 1e-14 * high:
+        middle = low - below * (high - low) / (above - below)
+        value = misfit(middle)
+        if value < 0.0:
+            low, below = middle, value
+            above *= 0.5 if side < 0 else 1.0
+            side = -1
+        else:
+            high, above = middle, value
+            below *= 0.5 if side > 0 else 1.0
+            side = 1
+    return capped_lognormal_from_mean_cv(middle, cv, cap)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -144,8 +144,13 @@ def staleness_law(pipeline: Pipeline, table: Tables) -> StalenessLaw:
     (3.2, 0.5)
     """
     return StalenessLaw(
-        *in_blocks(lambda *row: _with_mean(Pipeline(*row), table), *astuple(pipeline))
+        *in_blocks(lambda *row: _with_mean(Pipeline(*row), table), *arguments_of(pipeline))
     )
+
+
+def arguments_of(pipeline: Pipeline) -> tuple[Any, ...]:
+    """Fields of a pipeline in order (`dataclasses.astuple` would copy every array)."""
+    return tuple(getattr(pipeline, field.name) for field in fields(pipeline))
 
 
 def _with_mean(line: Pipeline, tables: Tables) -> tuple[Array, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import astuple, fields, replace
+from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,7 @@ from allocator.physics.pipeline import (
     Pipeline,
     StalenessLaw,
     Tables,
+    arguments_of,
     in_blocks,
     law_of_block,
     staleness_law,
@@ -147,7 +148,7 @@ def accepted_fraction(limit_versions: Any, pipeline: Pipeline, table: Tables) ->
     return in_blocks(
         lambda limit, *row: (_accepted(limit, Pipeline(*row), table),),
         limit_versions,
-        *astuple(pipeline),
+        *arguments_of(pipeline),
         block=ROOT_BLOCK,
     )[0]
 
@@ -238,7 +239,7 @@ def _accepted(limit: Any, line: Pipeline, table: Tables) -> Array:
     def excess(accepted: Array) -> Array:
         return in_blocks(excess_of_block, accepted, *_rows(flat, active))[0]
 
-    values = [np.asarray(value, dtype=np.float64) for value in (limit, *astuple(line))]
+    values = [np.asarray(value, dtype=np.float64) for value in (limit, *arguments_of(line))]
     shape = np.broadcast_shapes(*(value.shape for value in values))
     flat = [
         value if value.ndim == 0 else np.broadcast_to(value, shape).reshape(-1) for value in values

@@ -93,12 +93,18 @@ class TrainerKinds:
 
 @dataclass(frozen=True, slots=True)
 class WorkloadLaw:
-    """Lengths, prompt, environment and reward of one rollout."""
+    """Lengths, prompt, environment and reward of one rollout.
+
+    `lengths` are of all rollouts dispatched; the observed moments of those that the observed run
+    kept and trained on.
+    """
 
     prompt_tokens: float
     cached_prompt_share: float
     prefix_cache: PrefixCache
     lengths: Lengths
+    observed_mean_tokens: float
+    observed_second_moment_tokens2: float
     environment_s: float
     solve_rate: SolveRate | None
 

@@ -176,9 +176,9 @@ def _hfu(
         return _default_hfu(scenario, catalogue, pool, model, ledger)
     # Without the GPUs of the measurement its batch does not matter: FLOPs and tokens share it.
     samples = 1 if said.mfu_at_gpus is None else _measured_batch(scenario)
-    lengths, prompt = workload.lengths, workload.prompt_tokens
-    tokens = prompt + lengths.mean
-    second = prompt * prompt + 2.0 * prompt * lengths.mean + lengths.second_moment
+    prompt, mean = workload.prompt_tokens, workload.observed_mean_tokens
+    tokens = prompt + mean
+    second = prompt * prompt + 2.0 * prompt * mean + workload.observed_second_moment_tokens2
     executed = samples * float(forward_flops(model.forward, tokens, second)) * passes.total(1)
     measured = ledger.quantity("trainer.mfu", said.mfu, "1")
     gpus, uneven, constant = 1, 1.0, 0.0
@@ -192,7 +192,9 @@ def _hfu(
     else:
         steps = scenario.algorithm.optimizer_steps_per_batch
         gpus, constant = said.mfu_at_gpus, fixed_s * steps
-        uneven = float(imbalance(lengths, prompt, max(1, samples // steps), max(1, gpus // width)))
+        uneven = float(
+            imbalance(workload.lengths, prompt, max(1, samples // steps), max(1, gpus // width))
+        )
     try:
         hfu = float(
             hfu_from_mfu(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from allocator.physics.length_tables import empirical_from_samples, from_quantiles
@@ -13,7 +11,7 @@ from allocator.physics.lengths import (
     capped_lognormal_from_mean_cv,
     capped_lognormal_from_p50_p99,
 )
-from allocator.physics.oversampling import oversampling_cut
+from allocator.physics.oversampling import lengths_before_cancelling, oversampling_cut
 from allocator.physics.prefill import PrefixCache
 from allocator.physics.signal import SolveRate
 from allocator.problem.system import WorkloadLaw
@@ -59,11 +57,14 @@ def workload_law(scenario: Scenario, ledger: Ledger) -> WorkloadLaw:
     environment = ledger.quantity("workload.tool_s", work.tool_s, "s") + ledger.quantity(
         "reward.cpu_s", scenario.reward.cpu_s, "s"
     )
+    mean, second = _observed(scenario, lengths)
     return WorkloadLaw(
         prompt_tokens=prompt,
         cached_prompt_share=share,
         prefix_cache=prefix_cache,
         lengths=lengths,
+        observed_mean_tokens=mean,
+        observed_second_moment_tokens2=second,
         environment_s=environment,
         solve_rate=_solve_rate(scenario, ledger),
     )
@@ -85,7 +86,14 @@ def response_lengths(scenario: Scenario, ledger: Ledger) -> Lengths:
         if isinstance(said, LengthsByMean):
             mean, cv = use("mean", said.mean), use("cv", said.cv, "1")
             if said.at_oversampling > 1.0:
-                return _before_cancelling(scenario, mean, cv, cap, said.at_oversampling)
+                return lengths_before_cancelling(
+                    mean,
+                    cv,
+                    cap,
+                    oversampling=said.at_oversampling,
+                    group_size=_least_group(scenario),
+                    by=scenario.algorithm.oversampling_by,
+                )
             return capped_lognormal_from_mean_cv(mean, cv, cap)
         if isinstance(said, LengthsByPercentiles):
             return capped_lognormal_from_p50_p99(use("p50", said.p50), use("p99", said.p99), cap)
@@ -96,44 +104,19 @@ def response_lengths(scenario: Scenario, ledger: Ledger) -> Lengths:
         ) from error
 
 
-def _before_cancelling(
-    scenario: Scenario, kept_mean: float, cv: float, cap: float | None, oversampling: float
-) -> Lengths:
-    """Lengths of all rollouts, where the mean observed is that of the rollouts kept.
-
-    Oversampling keeps the faster ones; the mean before cancelling is the one whose kept mean, at
-    the factor of the observed run, is the observed. The cv is taken to be that of all rollouts.
-    """
-    algorithm = scenario.algorithm
-    group = algorithm.group_size
-    size = group if isinstance(group, int) else group.min
-
-    def misfit(mean: float) -> float:
-        lengths = capped_lognormal_from_mean_cv(mean, cv, cap)
-        cut = oversampling_cut(lengths, oversampling, size, algorithm.oversampling_by)
-        return float(cut.kept_mean_tokens) - kept_mean
-
-    longest = math.inf if cap is None else cap / (1.0 + cv * cv)
-    low, high = kept_mean, kept_mean
-    while misfit(high) < 0.0:
-        low, high = high, min(1.25 * high, 0.5 * (high + longest))
-        if high - low < 1e-6 * kept_mean:
-            raise UnreachableLengthsError(
-                f"no mean below the cap of {cap:,.0f} leaves {kept_mean:,.0f} tokens in rollouts "
-                f"kept at oversampling {oversampling:g}"
-            )
-    return capped_lognormal_from_mean_cv(_root(misfit, low, high), cv, cap)
+def _least_group(scenario: Scenario) -> int:
+    size = scenario.algorithm.group_size
+    return size if isinstance(size, int) else size.min
 
 
-def _root(misfit: Callable[[float], float], low: float, high: float) -> float:
-    """Root between two points of opposite misfit, by halving (1e-12 relative)."""
-    while high - low > 1e-12 * high:
-        middle = 0.5 * (low + high)
-        if misfit(middle) < 0.0:
-            low = middle
-        else:
-            high = middle
-    return high
+def _observed(scenario: Scenario, lengths: Lengths) -> tuple[float, float]:
+    """Mean and second moment of the responses that the observed run trained on."""
+    said = scenario.workload.response_tokens
+    if not isinstance(said, LengthsByMean) or said.at_oversampling == 1.0:
+        return lengths.mean, lengths.second_moment
+    by = scenario.algorithm.oversampling_by
+    cut = oversampling_cut(lengths, said.at_oversampling, _least_group(scenario), by)
+    return float(cut.kept_mean_tokens), float(cut.kept_second_moment_tokens2)
 
 
 def _check_context(scenario: Scenario, prompt: float, lengths: Lengths) -> None:
@@ -156,8 +139,7 @@ def _check_context(scenario: Scenario, prompt: float, lengths: Lengths) -> None:
 
 
 def _check_group_size(scenario: Scenario) -> None:
-    size = scenario.algorithm.group_size
-    least = size if isinstance(size, int) else size.min
+    least = _least_group(scenario)
     if least < 2:
         raise scenario.error(
             "algorithm.group_size",
