@@ -140,7 +140,7 @@ def try_solve(
             problem.objective,
             objective_value(problem.objective, score),
             objective_value(problem.objective, found.bound),
-            abs(score - found.bound) / abs(score),
+            _gap(score, found.bound),
         ),
         alternatives=_alternatives(problem, found),
         report=report,
@@ -212,6 +212,12 @@ def _plan(
         scenario=scenario_to_dict(scenario),
         versions=_versions(),
     )
+
+
+def _gap(score: float, bound: float) -> float:
+    """Relative distance from a bound; rounding counts as none."""
+    gap = abs(score - bound) / abs(score)
+    return gap if gap > SAME else 0.0
 
 
 def _alternatives(problem: Problem, found: SolverOutcome) -> tuple[Alternative, ...]:

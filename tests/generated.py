@@ -53,6 +53,7 @@ SERVED = (
     Served("llama-3.1-70b", ({"tp": 8},), (*HOPPER, "b200-sxm")),
     Served("qwen3-235b-a22b", ({"tp": 8}, {"tp": 8, "ep": 8}), ("h200-sxm", "b200-sxm")),
     Served("qwen3-235b-a22b", ({"tp": 4, "ep": 4},), HOPPER, formats=(("fp8", "fp8"),)),
+    Served("gpt-oss-120b", ({"tp": 1},), (*HOPPER, *BLACKWELL), formats=(("mxfp4", "bf16"),)),
     Served("gpt-oss-120b", ({"tp": 4},), ("h200-sxm", "b200-sxm"), estimate=True),
     Served("qwen2.5-14b", ({"tp": 2},), ("h200-sxm", "h20-sxm"), estimate=True),
 )
@@ -71,12 +72,13 @@ def scenario_data(seed: int) -> dict[str, Any]:
     objective = dice.choice(OBJECTIVES)
     algorithm = _algorithm(dice)
     hardware = _hardware(dice, served)
-    if served.model == "qwen3-235b-a22b" or (served.engine_gpus > 1 and dice.random() < 0.3):
+    large = served.model in ("qwen3-235b-a22b", "gpt-oss-120b")
+    if large or (served.engine_gpus > 1 and dice.random() < 0.3):
         algorithm["training"] = {"lora_rank": dice.choice((8, 32))}
     return {
         "name": f"generated {seed}",
         "model": served.model,
-        "engine": _engine(dice, served),
+        "engine": _engine(dice, served, hardware),
         "trainer": _trainer(dice),
         "workload": _workload(dice),
         "algorithm": algorithm,
@@ -136,7 +138,7 @@ def numbers(outcome: Outcome) -> dict[str, NDArray[Any]]:
     }
 
 
-def _engine(dice: random.Random, served: Served) -> dict[str, Any]:
+def _engine(dice: random.Random, served: Served, hardware: dict[str, Any]) -> dict[str, Any]:
     weights, cache = dice.choice(served.formats)
     engine: dict[str, Any] = {
         "weights_dtype": weights,
@@ -147,7 +149,11 @@ def _engine(dice: random.Random, served: Served) -> dict[str, Any]:
         engine["estimate"] = "allow"
         return engine
     engine["backend"] = dice.choice(served.backends)
-    if len(served.layouts) == 1 and dice.random() < 0.25:
+    # The user's own rates are those of one kind of GPU.
+    decoding = {
+        pool["gpu"] for pool in hardware["pools"] if "decode" in pool.get("roles", ["decode"])
+    }
+    if len(served.layouts) == 1 and len(decoding) == 1 and dice.random() < 0.3:
         engine["rates"] = {
             "decode": {
                 "alpha_s": round(dice.uniform(4e-3, 12e-3), 5),
@@ -242,9 +248,9 @@ def _staleness(dice: random.Random) -> dict[str, Any]:
         case "p95":
             return {"limit": dice.choice((1, 2, 4, 8)), "metric": "p95"}
         case "reject":
-            return {"limit": dice.choice((1, 2, 4)), "metric": "max", "enforce": "reject"}
+            return {"limit": dice.choice((0, 1, 2, 4)), "enforce": "reject"}
         case "admission":
-            return {"limit": dice.choice((1, 2, 4)), "metric": "mean", "enforce": "admission"}
+            return {"limit": dice.choice((0, 1, 2, 4)), "enforce": "admission"}
         case _:
             return {}
 
@@ -252,18 +258,18 @@ def _staleness(dice: random.Random) -> dict[str, Any]:
 def _hardware(dice: random.Random, served: Served) -> dict[str, Any]:
     big = served.engine_gpus > 2
     sizes = (16, 24, 32) if big else (8, 16, 24)
-    grain = "node" if big else dice.choice(("node", "gpu", "engine"))
+    grain = "node" if big else dice.choice(("node", "gpu"))
     gpu = dice.choice(served.gpus)
     other = dice.choice(served.gpus)
 
     def pool(name: str, gpu: str, gpus: int, roles: list[str] | None) -> dict[str, Any]:
         # Single GPUs of a large pool would be thousands of columns.
-        fine = grain != "node" and gpus <= 16
+        fine = grain == "gpu" and gpus <= 8
         found: dict[str, Any] = {
             "name": name,
             "gpu": gpu,
             "gpus": gpus,
-            "granularity": grain if fine else "node",
+            "granularity": "gpu" if fine else "node",
             "price": {"usd_per_gpu_hour": round(dice.uniform(1.2, 4), 2)},
         }
         if roles is not None:

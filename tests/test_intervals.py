@@ -112,6 +112,17 @@ MOVES: dict[str, tuple[set[str], set[str]]] = {
 }
 
 
+#: Numbers that are shares of something: never above 1.
+SHARES = {
+    *(f"{name}_fraction" for name in ("trainer_wait", "generator_wait", "signal", "update")),
+    *(f"{name}_fraction" for name in ("truncated", "discarded_rollouts", "discarded_tokens")),
+    *("update_fraction_without_log_probs", "mfu_busy", "mfu_wall", "hfu"),
+    *("staleness.environment_state_fraction", "staleness.rejected_fraction"),
+    *(f"token_fate.{fate}" for fate in ("useful", "no_signal", "rejected_stale", "oversampled")),
+    *("token_fate.dropped_overflow", "token_fate.failed"),
+}
+
+
 @cache
 def exact() -> Scenario:
     return from_dict(known())
@@ -179,8 +190,11 @@ def test_spreads_of_several_inputs_add_up_in_squares() -> None:
         parts = [intervals.get(path, (value[path], value[path])) for intervals in each]
         down = math.hypot(*(value[path] - part[0] for part in parts))
         up = math.hypot(*(part[1] - value[path] for part in parts))
-        assert low == pytest.approx(value[path] - down, rel=1e-9), path
-        assert high == pytest.approx(value[path] + up, rel=1e-9), path
+        # Rounding of a difference of two values, then no more than the quantity can be.
+        rounding = 1e-12 * abs(value[path])
+        assert low == pytest.approx(max(value[path] - down, 0.0), rel=1e-9, abs=rounding), path
+        top = min(value[path] + up, 1.0) if path in SHARES else value[path] + up
+        assert high == pytest.approx(top, rel=1e-9, abs=rounding), path
 
 
 def test_intervals_contain_the_value_and_do_not_move_it() -> None:
@@ -192,6 +206,34 @@ def test_intervals_contain_the_value_and_do_not_move_it() -> None:
         assert low < high, path
     # Everything with a unit of time or money is uncertain when everything is.
     assert {"step_s", "usd_per_useful_mtok", "staleness.mean", "run.usd"} <= set(plan.intervals)
+
+
+def test_an_interval_stays_where_the_quantity_can_be() -> None:
+    """Effects that add up in squares may pass 0 or 1, where no share and no rate can be."""
+    said = override(
+        exact(),
+        {
+            "workload.solve_rate": {
+                "always": {"value": 0.02, "low": 0, "high": 0.5},
+                "never": {"value": 0.02, "low": 0, "high": 0.5},
+                "rest": {"alpha": {"value": 3, "high": 9}, "beta": {"value": 3, "high": 9}},
+            },
+            "engine.rates.decode.alpha_s": {"value": 8e-3, "low": 1e-3, "high": 4e-2},
+            "workload.tool_s": {"value": 2, "low": 0, "high": 200},
+            "trainer.fixed_s": {"value": 5, "low": 0, "high": 500},
+            "trainer.mfu": {"value": 0.3, "low": 0.05, "high": 0.6},
+        },
+    )
+    plan = evaluate(said)
+    value = numbers(plan)
+    assert set(value) >= SHARES
+    ends = {path: set(interval) for path, interval in plan.intervals.items()}
+    for path, (low, high) in plan.intervals.items():
+        assert 0.0 <= low <= value[path] <= high, path
+        assert path not in SHARES or high <= 1.0, path
+    # Neither end is idle: something reaches each.
+    assert any(0.0 in ends[path] and value[path] > 0.1 for path in ends)
+    assert any(1.0 in ends[path] and value[path] < 0.99 for path in ends if path in SHARES)
 
 
 def test_a_wider_spread_gives_a_wider_interval() -> None:

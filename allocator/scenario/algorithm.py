@@ -13,7 +13,6 @@ from allocator.scenario.quantity import (
     IntRange,
     NonNegative,
     Positive,
-    PositiveShare,
     assumed,
 )
 from allocator.scenario.section import Flag, Section, by_shape, key, refuse
@@ -88,11 +87,7 @@ class Algorithm(Section):
         "Whether unfinished rollouts resume in a later batch", default=False
     )
     epochs: CountOrRange = key("Passes over each batch", unit="passes", default=1)
-    trained_share: PositiveShare = key(
-        "Share of a group's samples that is trained on",
-        unit="fraction",
-        default=assumed(1.0, "default: every kept sample"),
-    )
+    trained_share: Literal[1] = key("Share of a group's samples that is trained on", default=1)
 
 
 class Queue(Section):

@@ -193,7 +193,7 @@ class IntRange(Section):
     def _ordered(self) -> IntRange:
         if self.min > self.max:
             raise refuse(f"max >= min ({self.min})", self.max, at=("max",))
-        if (self.max - self.min) // self.step > MOST_CHOICES:
+        if self.max - self.min > (MOST_CHOICES - 1) * self.step:
             raise refuse(
                 f"at most {MOST_CHOICES:,} choices: a larger step, or a narrower range",
                 self.step,
@@ -220,7 +220,7 @@ class FloatRange(Section):
     def _ordered(self) -> FloatRange:
         if self.min > self.max:
             raise refuse(f"max >= min ({self.min:g})", self.max, at=("max",))
-        if (self.max - self.min) / self.step > MOST_CHOICES:
+        if (self.max - self.min) / self.step - 1e-9 > MOST_CHOICES - 1:
             raise refuse(
                 f"at most {MOST_CHOICES:,} choices: a larger step, or a narrower range",
                 self.step,

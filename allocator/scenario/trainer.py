@@ -16,7 +16,7 @@ class Parallelism(Section):
     tp: Count = key("Tensor-parallel width", default=1)
     cp: Count = key("Context-parallel width", default=1)
     pp: Count = key("Pipeline stages", default=1)
-    ep: Count = key("Expert-parallel width", default=1)
+    ep: Literal[1] = key("Expert-parallel width", default=1)
 
     @property
     def gpus(self) -> int:

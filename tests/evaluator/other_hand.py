@@ -70,6 +70,7 @@ class Run:
     activation_bytes: float
     width: int
     # Forward pass: 2 N per token, `pair_flops` per layer and (query, key) pair
+    params_active: float
     matmul_params: float
     layers: float
     pair_flops: float
@@ -137,6 +138,8 @@ def main_path(r: Run) -> Answer:
     prompt_forward = 2 * r.matmul_params * r.prompt + r.layers * r.pair_flops * r.prompt**2 / 2
     rollout_flops = prompt_forward / s + forward - prompt_forward
     search = dispatched * v_g / v_free * (batch / v) * rollout_flops
+    # Model FLOPs of every pass over the batch: useful and useless tokens alike
+    mfu = 6 * r.params_active * batch * t1 * r.epochs / (r.gpus * r.peak)
     numbers = {
         "decoding": engine.b,
         "samples_per_s_per_engine": engine.x,
@@ -154,6 +157,8 @@ def main_path(r: Run) -> Answer:
         "search_flops": search,
         "learning_flops": executed,
         "update_fraction": executed / (executed + search),
+        "mfu_busy": mfu / train_s,
+        "mfu_wall": mfu / (batch / v),
         "useful": f * (1 - drop),
         "no_signal": 1 - f if r.refill else (1 - f) * (1 - drop),
         "dropped_overflow": kept * drop,

@@ -9,8 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from allocator.physics.lengths import Lengths
-from allocator.physics.oversampling import oversampling_cut
+from allocator.physics.lengths import (
+    Lengths,
+    UnreachableLengthsError,
+    capped_lognormal_from_mean_cv,
+)
+from allocator.physics.oversampling import lengths_before_cancelling, oversampling_cut
 from tests.physics.laws import CAP, FREE, LAWS, NAMES, QWEN
 
 BY: tuple[Literal["sample", "group"], Literal["sample", "group"]] = ("sample", "group")
@@ -138,3 +142,65 @@ def test_oversampling_properties(
         1 - got.length_bias * law.mean / got.tokens_per_kept, abs=1e-12
     )
     assert np.all(got.discarded_token_fraction >= got.discarded_rollout_fraction - 1e-9)
+
+
+# --- lengths behind those observed ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize("by", BY)
+@pytest.mark.parametrize("cap", [None, 300_000.0])
+@pytest.mark.parametrize("cv", [0.3, 0.6, 0.9])
+@pytest.mark.parametrize(("factor", "size"), [(1.02, 4), (1.25, 16), (2.5, 16), (4.0, 8)])
+def test_lengths_before_cancelling_give_back_the_kept_mean(
+    by: Literal["sample", "group"], cap: float | None, cv: float, factor: float, size: int
+) -> None:
+    law = lengths_before_cancelling(6000.0, cv, cap, oversampling=factor, group_size=size, by=by)
+    cut = oversampling_cut(law, factor, size, by)
+    assert float(cut.kept_mean_tokens) == pytest.approx(6000.0, rel=1e-9)
+    # It is the law of all rollouts: their cv and cap are the stated, and they are longer.
+    assert law.mean > 6000.0
+    assert math.sqrt(law.second_moment / law.mean**2 - 1.0) == pytest.approx(cv, rel=1e-6)
+    assert law.cap == cap
+
+
+def test_lengths_before_cancelling_agree_with_simulated_groups() -> None:
+    """The 16 first of 20 rollouts, drawn from the law behind them, have the mean observed."""
+    law = lengths_before_cancelling(
+        6000.0, 0.6, 30_000.0, oversampling=1.25, group_size=16, by="sample"
+    )
+    groups = np.sort(law.quantile(np.random.default_rng(5).random((60_000, 20))), axis=1)
+    kept = groups[:, :16].mean(axis=1)
+    error = 5 * float(kept.std()) / math.sqrt(kept.size)
+    assert float(kept.mean()) == pytest.approx(6000.0, abs=error)
+
+
+@pytest.mark.parametrize("by", BY)
+def test_without_oversampling_all_lengths_are_those_observed(
+    by: Literal["sample", "group"],
+) -> None:
+    before = lengths_before_cancelling(6000.0, 0.6, 30_000.0, oversampling=1.0, group_size=8, by=by)
+    plain = capped_lognormal_from_mean_cv(6000.0, 0.6, 30_000.0)
+    assert before.mean == pytest.approx(plain.mean, rel=1e-9)
+    barely = lengths_before_cancelling(
+        6000.0, 0.6, 30_000.0, oversampling=1.0 + 1e-6, group_size=8, by=by
+    )
+    assert barely.mean == pytest.approx(plain.mean, rel=1e-4)
+
+
+@pytest.mark.parametrize(("kept", "cv", "cap"), [(12_704.0, 0.6, 27_177.0), (9000.0, 1.0, 20e3)])
+def test_a_kept_mean_that_no_lengths_leave_is_refused(kept: float, cv: float, cap: float) -> None:
+    """Of 40 rollouts of at most `cap` tokens and this cv, the 16 shortest cannot be so long."""
+    most = max(
+        float(
+            oversampling_cut(
+                capped_lognormal_from_mean_cv(share * cap / (1.0 + cv * cv), cv, cap),
+                2.5,
+                16,
+                "sample",
+            ).kept_mean_tokens
+        )
+        for share in np.linspace(0.05, 0.998, 60)
+    )
+    assert most < kept
+    with pytest.raises(UnreachableLengthsError, match="no mean below the cap"):
+        lengths_before_cancelling(kept, cv, cap, oversampling=2.5, group_size=16, by="sample")

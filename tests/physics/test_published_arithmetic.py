@@ -66,7 +66,7 @@ def test_always_solved_groups_leave_no_signal() -> None:
 def test_blind_check_of_the_generator() -> None:
     """The worked check of the design: 88 sequences of 16,000 tokens, 44 ms, 560 s, 48,000/s."""
     weights = engine_weights_bytes_per_gpu(
-        235.093e9, 227.096e9, 2.0, tensor_parallel=8, pipeline_parallel=1, expert_gpus=8
+        235.093e9, 227.096e9, 2.0, 2.0, tensor_parallel=8, pipeline_parallel=1, expert_gpus=8
     )
     budget = kv_budget_bytes(8, 141 * 2**30, 0.88, weights)
     per_token = 192_512 * kv_copies("gqa", 4, 8)

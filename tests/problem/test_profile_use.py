@@ -78,6 +78,7 @@ def said(model: str, gpu: str, **changes: Any) -> Scenario:
 ESTIMATE = {"estimate": "allow"}
 LORA = {"group_size": 8, "prompts_per_step": 16, "training": {"lora_rank": 32}}
 FP8 = {"weights_dtype": "fp8", "kv_dtype": "fp8"}
+MXFP4 = {"weights_dtype": "mxfp4"}
 
 
 @cache
@@ -104,6 +105,8 @@ def scenarios() -> Mapping[str, Scenario]:
         ),
         "latent attention": said("deepseek-v3", "gb300-nvl72", engine=ESTIMATE),
         "sparse attention": said("glm-5", "gb300-nvl72", engine=ESTIMATE),
+        "experts in MXFP4": said("gpt-oss-120b", "h200-sxm", engine=MXFP4),
+        "experts in MXFP4, GB300": said("gpt-oss-120b", "gb300-nvl72", engine=MXFP4),
         "windows": said("gpt-oss-120b", "h200-sxm", engine=ESTIMATE),
         "windows, LoRA": said("gpt-oss-120b", "h200-sxm", engine=ESTIMATE, algorithm=LORA),
     }
@@ -272,8 +275,8 @@ def with_value(node: Any, place: Place, value: Any) -> Any:
 def changed(places: Iterable[Place], *, up: bool) -> Catalogue:
     """Return the catalogue with the numbers at some places a tenth higher or lower.
 
-    A whole number moves to the next whole one, and stays at 1; the reverse of a flag is the flag
-    turned over; all of a list of points moves.
+    A whole number moves to the next whole one, and stays at 1; a coefficient fitted as 0 moves to a
+    billionth; the reverse of a flag is the flag turned over; all of a list of points moves.
     """
     data = index()
     for place in places:
@@ -289,7 +292,7 @@ def moved(value: Any, *, up: bool) -> Any:
     if isinstance(value, int):
         step = max(1, math.ceil(value * 0.1))
         return value + step if up else max(value - step, min(value, 1))
-    return value * (1.1 if up else 0.9)
+    return value * (1.1 if up else 0.9) if value != 0.0 else 1e-9
 
 
 @cache
@@ -358,12 +361,6 @@ IDLE = {
     ("models.moe_intermediate", "glm-5"): "adapters are not sized for latent attention",
     ("rates.moe_tp", "qwen3-32b"): "no experts to spread",
 }
-#: Rate rows that no scenario can ask for: the contract has no such format of weights.
-UNREACHABLE = {"mxfp4"}
-
-
-def is_reachable(place: Place) -> bool:
-    return place[0] != "rates" or rate_row(place)["weights_dtype"] not in UNREACHABLE
 
 
 def all_numbers() -> dict[Place, str]:
@@ -414,12 +411,16 @@ def test_nothing_listed_as_unused_moves_anything() -> None:
             pytest.fail(f"listed as unused, and used in {name}: {guilty}")
 
 
-def test_rate_rows_that_no_scenario_can_ask_for_move_nothing() -> None:
-    places = [place for place in all_numbers() if not is_reachable(place)]
-    assert {str(place[1]) for place in places} == {"gpt-oss-120b"}
-    for name, scenario in scenarios().items():
-        if scenario.model == "gpt-oss-120b":
-            assert not moves(name, places)
+def test_every_format_of_a_rate_row_can_be_asked_for() -> None:
+    columns = index()["rate_columns"]
+    rows = [
+        dict(zip(columns, row, strict=True)) for rows in index()["rates"].values() for row in rows
+    ]
+    formats = {(row["weights_dtype"], row["kv_dtype"]) for row in rows}
+    assert ("mxfp4", "bf16") in formats
+    for weights, kv in formats:
+        engine = {"weights_dtype": weights, "kv_dtype": kv}
+        assert said("qwen3-32b", "h200-sxm", engine=engine).engine.weights_dtype == weights
 
 
 def test_pages_that_are_not_in_the_index_are_not_read() -> None:

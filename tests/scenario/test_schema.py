@@ -93,9 +93,84 @@ def test_a_range_lists_its_choices_with_both_ends() -> None:
     assert IntRange(min=4, max=10, step=4).values() == (4, 8, 10)
     assert IntRange(min=1, max=2).values() == (1, 2)
     assert FloatRange(min=1, max=2, step=0.4).values() == pytest.approx((1.0, 1.4, 1.8, 2.0))
-    assert FloatRange(min=1, max=3).values(count=5) == (1.0, 1.5, 2.0, 2.5, 3.0)
+    assert FloatRange(min=1, max=1.35).values() == pytest.approx((1.0, 1.1, 1.2, 1.3, 1.35))
     assert FloatRange(min=1, max=1).values() == (1.0,)
     assert FloatRange(min=0, max=0.3, step=0.1).values() == pytest.approx((0, 0.1, 0.2, 0.3))
+
+
+@pytest.mark.parametrize(
+    ("data", "least"),
+    [({"min": 1, "max": 1000}, 1), ({"min": 1, "max": 2998, "step": 3}, 3)],
+)
+def test_a_range_has_at_most_a_thousand_choices(data: dict[str, Any], least: int) -> None:
+    said = from_dict(smallest() | {"algorithm": {"prompts_per_step": data}})
+    assert isinstance(said.algorithm.prompts_per_step, IntRange)
+    assert len(said.algorithm.prompts_per_step.values()) == 1000
+    with pytest.raises(ScenarioError, match=r"prompts_per_step\.step: expected at most 1,000"):
+        override(said, {"algorithm.prompts_per_step.max": data["max"] + 1})
+    override(
+        said,
+        {
+            "algorithm.prompts_per_step.max": data["max"] + 1,
+            "algorithm.prompts_per_step.step": least + 1,
+        },
+    )
+
+
+@pytest.mark.parametrize("step", [0.1, 0.001])
+def test_a_range_of_factors_has_at_most_a_thousand_choices(step: float) -> None:
+    whole = {"min": 1, "max": 1 + 999 * step, "step": step}
+    said = from_dict(smallest() | {"algorithm": {"oversampling": whole}})
+    assert isinstance(said.algorithm.oversampling, FloatRange)
+    assert len(said.algorithm.oversampling.values()) == 1000
+    for wrong in ({"max": 1 + 999.5 * step}, {"step": 1e-320}):
+        with pytest.raises(ScenarioError, match=r"oversampling\.step: expected at most 1,000"):
+            from_dict(smallest() | {"algorithm": {"oversampling": whole | wrong}})
+
+
+@pytest.mark.parametrize(
+    ("said", "statistic"),
+    [
+        ({}, "mean"),
+        ({"limit": 3}, "mean"),
+        ({"limit": 3, "metric": "p95"}, "p95"),
+        ({"limit": 3, "metric": "p99", "enforce": "design"}, "p99"),
+        ({"limit": 3, "enforce": "reject"}, "max"),
+        ({"limit": 3, "metric": "max", "enforce": "reject"}, "max"),
+        ({"limit": 0, "enforce": "reject"}, "max"),
+        ({"limit": 0, "enforce": "admission"}, "mean"),
+        ({"limit": 1, "metric": "mean", "enforce": "admission"}, "mean"),
+    ],
+)
+def test_what_a_staleness_limit_holds_for(said: dict[str, Any], statistic: str) -> None:
+    assert from_dict(smallest() | {"staleness": said}).staleness.statistic == statistic
+
+
+@pytest.mark.parametrize(
+    ("said", "path"),
+    [
+        ({"limit": 3, "metric": "max"}, "metric"),
+        ({"limit": 3, "metric": "mean", "enforce": "reject"}, "metric"),
+        ({"limit": 3, "metric": "p99", "enforce": "reject"}, "metric"),
+        ({"limit": 3, "metric": "p95", "enforce": "admission"}, "metric"),
+        ({"limit": 3, "metric": "max", "enforce": "admission"}, "metric"),
+        ({"limit": 0.5, "enforce": "admission"}, "limit"),
+        ({"enforce": "reject"}, "limit"),
+    ],
+)
+def test_limits_that_nothing_keeps_are_refused(said: dict[str, Any], path: str) -> None:
+    with pytest.raises(ScenarioError) as caught:
+        from_dict(smallest() | {"staleness": said})
+    assert caught.value.path == f"staleness.{path}"
+
+
+@pytest.mark.parametrize("objective", ["run.hours", "run.usd"])
+def test_an_objective_of_a_whole_run_needs_its_end(objective: str) -> None:
+    data = smallest() | {"objective": objective}
+    with pytest.raises(ScenarioError, match=r"objective: expected .* budget\.target") as caught:
+        from_dict(data)
+    assert caught.value.path == "objective"
+    from_dict(data, {"budget.target": {"steps": 10}})
 
 
 @pytest.mark.parametrize("given", [16, 16.0, {"value": 16, "kind": "stated"}])
@@ -366,6 +441,7 @@ REFUSED: list[tuple[str, Any, str, str | None]] = [
     ("engine.kv_during_tools", "evict", "hold (this version", None),
     ("engine.rates", {"decode": {"points": "a.csv"}}, "does not act on points", None),
     ("engine.rates", {"prefill": {"points": "a.csv"}}, "does not act on points", None),
+    ("trainer.parallelism", {"tp": 2, "ep": 2}, "1 (in this version", None),
     ("trainer.offload", True, "false (this version", None),
     ("workload.turns", 3, "1 (this version", None),
     ("workload.turns", True, "1 (this version", None),
@@ -385,6 +461,7 @@ REFUSED: list[tuple[str, Any, str, str | None]] = [
     ("algorithm.mode", "asinc", "async (the only mode this version plans)", "async"),
     ("algorithm.mode", "auto", "async (the only mode this version plans)", None),
     ("algorithm.weight_update", "drain", "in_flight (in this version", None),
+    ("algorithm.trained_share", 0.5, "1 (this version", None),
     ("algorithm.partial_rollout", True, "false (this version", None),
     ("queue.overflow", "block", "drop_oldest (in this version", None),
     ("staleness.reference", "first_prefill", "submission (this version", None),
@@ -404,6 +481,8 @@ REFUSED: list[tuple[str, Any, str, str | None]] = [
     ("sandbox.timeout_s", 3, "does not act on timeout_s", None),
     ("sandbox.usd_per_hour", 3, "does not act on usd_per_hour", None),
     ("hardware.links", [{"between": ["a", "b"]}], "does not act on links", None),
+    ("hardware.pools[0].granularity", "engine", "node or gpu (this version", None),
+    ("hardware.pools[0].granularity", "nod", "node or gpu (this version", "node"),
     ("hardware.pools[0].engine", {"backend": "vllm"}, "does not act on engine", None),
     ("hardware.pools[0].roles", ["trainer", "prefill"], "need no GPUs of their own", None),
     ("budget.power_kw", 300, "keys it acts on: usd, gpu_hours", None),
