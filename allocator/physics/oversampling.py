@@ -121,6 +121,8 @@ def oversampling_cut(
         cut = last[0]
         dispatched = kept * (1 - discarded) + last * discarded
     else:
+        # A factor so near 1 that no level lies below certainty cancels nothing.
+        idle = np.exp(-np.log(factor) / size) == 1.0
         log_level = np.where(idle, -1.0, -np.log(factor) / size)  # any level will do where idle
         level, above = np.exp(log_level), -np.expm1(log_level)
         cut = lengths.quantile(level)

@@ -112,7 +112,10 @@ def trainer_kinds(
                 "trainer.optimizer_bytes_per_param", said.optimizer_bytes_per_param, "byte"
             ),
             adapter_params=adapters,
-            reference_params=model.params_total if scenario.algorithm.reference_model else 0.0,
+            # With adapters the frozen backbone is the reference model.
+            reference_params=model.params_total
+            if scenario.algorithm.reference_model and adapters is None
+            else 0.0,
         ),
         activation_bytes=float(
             activation_bytes(

@@ -34,7 +34,8 @@ class LengthsByMean(Section):
         "Longest response allowed; not set: no cap", unit="tokens", default=None
     )
     at_oversampling: AtLeastOne = key(
-        "Oversampling of the run whose kept rollouts were observed; 1: all rollouts were",
+        "Oversampling of the run whose kept rollouts were observed, with the scenario's group size "
+        "and oversampling_by; 1: all rollouts were observed",
         default=1.0,
     )
 

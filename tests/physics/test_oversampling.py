@@ -5,7 +5,7 @@ from typing import Literal
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -122,6 +122,7 @@ def test_impossible_oversampling_is_refused(factor: float, size: float) -> None:
     more=st.floats(1, 2),
     size=st.integers(1, 64),
 )
+@example(law=FREE, by="group", factor=1.0, more=1.0 + 2**-52, size=4)
 @settings(max_examples=120, deadline=None)
 def test_oversampling_properties(
     law: Lengths, by: Literal["sample", "group"], factor: float, more: float, size: int

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from allocator.evaluator import Outcome, evaluate
+from allocator.evaluator.prediction import prediction_of
 from allocator.physics.kv_memory import KvFootprint, engine_weights_bytes_per_gpu
 from allocator.physics.prefill import PrefillLaw, prefill_s
 from allocator.physics.trainer import state_bytes
@@ -353,4 +354,12 @@ def test_a_limit_of_no_version_lets_nothing_overlap(engines: int) -> None:
     assert generation_s > float(residence[0])
     assert float(match.wait_fraction[0]) == pytest.approx(generation_s / step_s, rel=1e-6)
     assert float(match.staleness_mean[0]) == 0.0
+    seen = prediction_of(problem, found, 0).staleness
+    assert seen.cdf == (1.0,)
+    assert (seen.mean, seen.p50, seen.p95, seen.p99, seen.max, seen.token_mean) == (0,) * 6
+    # The same plan with one version of overlap trains faster.
+    overlapped = one_plan(
+        built(said(staleness={"limit": 1, "enforce": "admission"})), engines=engines
+    )
+    assert float(overlapped.match.samples_per_s[0]) > float(match.samples_per_s[0])
     assert math.isclose(float(match.samples_per_s[0]) * step_s, 128, rel_tol=SAME)

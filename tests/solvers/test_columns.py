@@ -60,6 +60,16 @@ def is_feasible(said: Scenario) -> bool:
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_the_optimum_is_that_of_trying_everything(seed: int) -> None:
+    check_optimum(seed)
+
+
+@pytest.mark.slow
+def test_the_optimum_of_further_problems() -> None:
+    for seed in range(40, 160):
+        check_optimum(seed)
+
+
+def check_optimum(seed: int) -> None:
     found, truth = solved(seed), judged(seed)
     assert found.points == truth.points
     assert found.evaluated <= found.points
