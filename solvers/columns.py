@@ -6,7 +6,8 @@ has a rate, a residence, KV memory and FLOPs that do not depend on the trainer; 
 Everything else that a plan's objective needs follows from the two rates v_G and v_T.
 
 Why that makes the search exact. The trained rate never exceeds min(v_G, v_T): a queue only loses
-time (waiting) or samples (overflow, rejection), and pauses for weight sync only lower v_G. At
+time (waiting) or samples (overflow, rejection), pauses for weight sync only lower v_G, and load
+imbalance over ranks, left out of v_T here to spare packing every batch, only lowers v_T. At
 that rate the objective is a function of the columns alone, so
 
     bound(plan) = objective at min(v_G(generator column), v_T(trainer column))
@@ -329,9 +330,9 @@ def _offered(problem: Problem, plans: DecisionArrays) -> tuple[Floats, Floats, F
 
 
 def _taken(problem: Problem, plans: DecisionArrays) -> Floats:
-    """Return accepted samples/s that trainer columns can take; 0 where memory does not fit."""
+    """Return accepted samples/s that balanced trainer columns can take; 0 where memory is short."""
     system = problem.system
-    trainer = trainer_state(system, plans, rollout_state(system, plans))
+    trainer = trainer_state(system, plans, rollout_state(system, plans), balanced=True)
     memory = system.trainers.hbm_limit_bytes[plans.trainer_kind]
     return np.where(trainer.memory_bytes <= memory, trainer.samples_per_s, 0.0)
 

@@ -44,8 +44,12 @@ class TrainerState:
     memory_bytes: Any
 
 
-def trainer_state(system: System, plans: DecisionArrays, rollouts: RolloutState) -> TrainerState:
+def trainer_state(
+    system: System, plans: DecisionArrays, rollouts: RolloutState, *, balanced: bool = False
+) -> TrainerState:
     """Time one batch of every plan's trainer (once per distinct configuration).
+
+    `balanced` leaves load imbalance out: a lower bound of the time, without packing any batch.
 
     Imbalance is taken over the lengths before any cancelling of slow rollouts, which can only
     shorten the longest sample: on the safe side for oversampling above 1.
@@ -71,12 +75,14 @@ def trainer_state(system: System, plans: DecisionArrays, rollouts: RolloutState)
     width = replica_width(system, kind, gpus)
     ranks = np.maximum(gpus // width, 1.0)
     steps = kinds.optimizer_steps_per_batch
-    uneven = imbalance(
-        work.lengths,
-        prompt,
-        np.maximum(np.rint(trained / steps), 1).astype(np.int64),
-        ranks.astype(np.int64),
-    )
+    uneven: Any = np.ones(gpus.shape)
+    if not balanced:
+        uneven = imbalance(
+            work.lengths,
+            prompt,
+            np.maximum(np.rint(trained / steps), 1).astype(np.int64),
+            ranks.astype(np.int64),
+        )
     once = trained * forward_flops(system.forward, tokens, second)
     executed = once * kinds.passes.total(epochs)
     microbatches = np.maximum(trained * tokens / (ranks * kinds.microbatch_tokens), float(steps))
