@@ -38,6 +38,7 @@ from allocator.problem.build import Problem
 from allocator.problem.decisions import DecisionArrays, Domain, Floats, Ints
 from allocator.problem.domain import beyond_pools
 from allocator.problem.limits import TIE, objective_score
+from allocator.problem.money import needed_samples
 from solvers.base import SolverOutcome
 from solvers.infeasible import diagnose
 
@@ -274,13 +275,13 @@ def _settings(problem: Problem, domain: Domain) -> list[_Setting]:
     ]
     offered, gpus, signal, tokens = _offered(problem, DecisionArrays.concatenate(generators))
     taken = _taken(problem, DecisionArrays.concatenate(trainers))
-    refill = problem.system.algorithm.dynamic_sampling == "refill"
+    sampling = problem.system.algorithm.dynamic_sampling
     result = []
     for place, (prompts, group, _, _) in enumerate(choices):
         own = slice(place * kinds.size, (place + 1) * kinds.size)
         theirs = slice(place * trainer_gpus.size, (place + 1) * trainer_gpus.size)
         carried = float(signal[own][0])
-        useful = float(tokens[own][0]) * (1.0 if refill else carried)
+        useful = float(tokens[own][0]) * (1.0 if sampling == "refill" else carried)
         result.append(
             _Setting(
                 generators=generators[place],
@@ -289,7 +290,14 @@ def _settings(problem: Problem, domain: Domain) -> list[_Setting]:
                 taken=taken[theirs],
                 generator_gpus=gpus[own],
                 fastest=fastest,
-                samples=_needed_samples(problem, int(prompts * group), carried, useful),
+                samples=float(
+                    needed_samples(
+                        problem.system.money,
+                        int(prompts * group),
+                        carried if sampling == "drop" else 1.0,
+                        useful,
+                    )
+                ),
                 tokens=useful,
             )
         )
@@ -389,17 +397,6 @@ def _room(
         return room, float(size @ price)
     spend = (generator_gpus * price[g_pool])[:, None]
     return room, spend + (trainers.trainer_gpus * price[t_pool])[None, :]
-
-
-def _needed_samples(problem: Problem, batch: int, signal: float, useful: float) -> float:
-    """Accepted samples that reach every target (one batch when there is none)."""
-    money, mode = problem.system.money, problem.system.algorithm.dynamic_sampling
-    goals = [float(batch), batch * (money.target_steps or 0.0)]
-    if money.target_samples is not None:
-        goals.append(money.target_samples / (signal if mode == "drop" else 1.0))
-    if money.target_useful_tokens is not None:
-        goals.append(money.target_useful_tokens / useful)
-    return max(goals)
 
 
 def _plans(domain: Domain, setting: _Setting, pairs: Ints) -> DecisionArrays:

@@ -14,6 +14,7 @@ from allocator.physics.economics import SECONDS_PER_HOUR, usd_per_mtok
 from allocator.physics.flops import update_fraction
 from allocator.physics.trainer import mfu
 from allocator.problem.decisions import DecisionArrays
+from allocator.problem.money import needed_samples
 from allocator.problem.system import System
 
 
@@ -83,7 +84,15 @@ def accounts(
     gpus_paid, usd_per_hour = _bill(system, plans, generator)
     useful_tokens_per_s = useful_per_s * tokens
     flops_per_hour = (search + learning) / match.step_s * SECONDS_PER_HOUR
-    needed = _needed_steps(system, trainer, match, useful_tokens_per_s)
+    needed = (
+        needed_samples(
+            money,
+            trainer.batch_samples,
+            trainer.trained_samples / trainer.batch_samples,
+            useful_tokens_per_s / match.samples_per_s,
+        )
+        / trainer.batch_samples
+    )
     hours = _hours(
         system, needed * match.step_s / SECONDS_PER_HOUR, gpus_paid, usd_per_hour, flops_per_hour
     )
@@ -129,20 +138,6 @@ def _bill(system: System, plans: DecisionArrays, generator: GeneratorState) -> t
     generator_price = price[system.engines.pool.astype(int)][plans.generator_kind]
     gpus = plans.trainer_gpus + generator.gpus
     return gpus, plans.trainer_gpus * trainer_price + generator.gpus * generator_price
-
-
-def _needed_steps(
-    system: System, trainer: TrainerState, match: MatchState, useful_tokens_per_s: Any
-) -> Any:
-    """Steps that reach every target; one step when there is none."""
-    money = system.money
-    needed = np.full(np.shape(match.step_s), max(1.0, money.target_steps or 1.0))
-    if money.target_samples is not None:
-        needed = np.maximum(needed, money.target_samples / trainer.trained_samples)
-    if money.target_useful_tokens is not None:
-        per_step = useful_tokens_per_s * match.step_s
-        needed = np.maximum(needed, money.target_useful_tokens / per_step)
-    return needed
 
 
 def _hours(

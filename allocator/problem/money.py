@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from allocator.physics.economics import ownership_usd_per_gpu_hour
 from allocator.problem.system import Money, Pool
@@ -97,3 +99,22 @@ def money(scenario: Scenario, ledger: Ledger) -> Money:
             "on_demand",
         )
     return resolved
+
+
+def needed_samples(
+    money: Money, batch: Any, trained_share: Any, useful_tokens_per_sample: Any
+) -> Any:
+    """Accepted samples that reach every target; one batch where there is none.
+
+    Parameters
+    ----------
+    batch : accepted samples per step.
+    trained_share : share of them that the optimiser sees.
+    useful_tokens_per_sample : useful tokens per accepted sample.
+    """
+    needed = batch * max(1.0, money.target_steps or 1.0)
+    if money.target_samples is not None:
+        needed = np.maximum(needed, money.target_samples / trained_share)
+    if money.target_useful_tokens is not None:
+        needed = np.maximum(needed, money.target_useful_tokens / useful_tokens_per_sample)
+    return needed
