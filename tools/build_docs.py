@@ -18,9 +18,11 @@ from typing import NamedTuple
 import numpy as np
 from scipy.optimize import brentq
 
+import allocator
 import allocator.physics
 from allocator.physics.pipeline import Pipeline, staleness_law
 from allocator.physics.staleness import staleness_cdf, staleness_mean
+from allocator.report.figures import plan_picture
 from allocator.scenario.describe import describe
 from tests.physics.queue_rows import lognormal_table, pipeline, rows
 
@@ -230,10 +232,12 @@ def _run_staleness(run: MeasuredRun, limits: int, *, whole: bool) -> float:
 
 
 def main() -> int:
-    """Write all pages."""
+    """Write all pages, and the picture of README's example."""
     DOCS.mkdir(exist_ok=True)
     for name, text in pages().items():
         (DOCS / name).write_text(text, encoding="utf-8")
+    example = DOCS.parent / "examples" / "qwen3-235b-h200.yaml"
+    plan_picture(allocator.solve(allocator.load(example)), DOCS / "qwen3-235b-h200.png")
     return 0
 
 
