@@ -12,6 +12,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from allocator.comparison import Comparison, compare
     from allocator.facade import InfeasibleError, SolverFailure, evaluate, solve, try_solve
     from allocator.plan import Plan
     from allocator.scenario.errors import ScenarioError
@@ -20,10 +21,12 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
+    "Comparison": "allocator.comparison",
     "InfeasibleError": "allocator.facade",
     "Plan": "allocator.plan",
     "ScenarioError": "allocator.scenario.errors",
     "SolverFailure": "allocator.facade",
+    "compare": "allocator.comparison",
     "evaluate": "allocator.facade",
     "load": "allocator.scenario.load",
     "solve": "allocator.facade",
@@ -31,11 +34,13 @@ _HOMES = {
 }
 
 __all__ = [
+    "Comparison",
     "InfeasibleError",
     "Plan",
     "ScenarioError",
     "SolverFailure",
     "__version__",
+    "compare",
     "evaluate",
     "load",
     "solve",

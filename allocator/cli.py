@@ -100,8 +100,9 @@ def _tell(error: ScenarioError, as_json: bool, code: int) -> int:
 app = typer.Typer(
     cls=Verbs,
     help="Plan RL post-training: GPU split, concurrency, staleness, dollars per useful token.",
-    epilog="Exit codes: 0 a plan, 2 bad usage or config, 3 infeasible, 4 stopped at a limit with "
-    "a plan, 5 solver failed or stopped without one, 130 interrupted, 1 a bug.",
+    epilog="Exit codes: 0 a plan, 2 bad usage or config, 3 infeasible (with --strict: "
+    "failing), 4 stopped at a limit with a plan, 5 solver failed or stopped without one, "
+    "130 interrupted, 1 a bug.",
     add_completion=False,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
@@ -207,6 +208,83 @@ def evaluate(
     _show_plan(plan, as_json)
     broken = plan.status == "infeasible" or any(not limit.holds for limit in plan.limits)
     raise typer.Exit(INFEASIBLE if strict and broken else FOUND)
+
+
+@app.command()
+def check(
+    config: Config,
+    *,
+    as_json: Json = False,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Exit 3 when something fails for sure.")
+    ] = False,
+    overrides: Set = None,
+) -> None:
+    """Say what is known to fail before launch.
+
+    Audits the plan in `plan:`; solves only where that leaves the split open.
+    """
+    import allocator
+    from allocator.preflight import check as preflight
+    from allocator.report.preflight import preflight_content, preflight_data
+
+    scenario = allocator.load(config, tuple(overrides or ()))
+    found = preflight(scenario)
+    if as_json:
+        _print_json(preflight_data(found, scenario.origin))
+    else:
+        from allocator.report.terminal import ReportView
+
+        _console(PIPE_WIDTH).print(ReportView(preflight_content(found, scenario.origin)))
+    raise typer.Exit(INFEASIBLE if strict and not found.passed else FOUND)
+
+
+@app.command()
+def compare(
+    plan_a: Annotated[Path, typer.Argument(metavar="A", help="Scenario (YAML) or plan (JSON).")],
+    plan_b: Annotated[Path, typer.Argument(metavar="B", help="Scenario (YAML) or plan (JSON).")],
+    *,
+    output: Annotated[
+        Path | None,
+        typer.Option("-o", "--output", metavar="FILE", help="Write JSON; .html or .md a report."),
+    ] = None,
+    as_json: Json = False,
+    solve_both: Annotated[
+        bool, typer.Option("--solve", help="Solve scenarios that fix a plan, too.")
+    ] = False,
+    overrides: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Replace a key of B; repeatable."),
+    ] = None,
+) -> None:
+    """Say where the difference in dollars per useful token between A and B comes from.
+
+    A scenario whose plan: fixes trainer and generator is evaluated as it stands, any other is
+    solved; a plan written by solve counts as recorded.
+    """
+    import allocator
+    from allocator.comparison import InfeasibleSideError
+    from allocator.report.comparison import comparison_file, comparison_json
+    from allocator.report.plan_file import check_writable, write_atomically
+
+    if output is not None:
+        check_writable(output)
+    try:
+        found = allocator.compare(
+            plan_a, plan_b, solve=solve_both, overrides_b=tuple(overrides or ())
+        )
+    except InfeasibleSideError as error:
+        raise typer.Exit(_tell(ScenarioError(str(error)), as_json, INFEASIBLE)) from error
+    except allocator.SolverFailure as failure:
+        raise typer.Exit(_tell(ScenarioError(str(failure)), as_json, FAILED)) from failure
+    if output is not None:
+        write_atomically(output, comparison_file(found, output.suffix))
+    if as_json:
+        sys.stdout.write(comparison_json(found))
+    else:
+        _console(PIPE_WIDTH).print(found)
+    if output is not None:
+        print(f"wrote {output}", file=sys.stderr)
 
 
 @profiles_app.command("list")

@@ -15,6 +15,7 @@ from allocator.findings import findings
 from allocator.fixed import fixed_decisions
 from allocator.intervals import LEVEL, intervals
 from allocator.plan import (
+    MODES,
     Alternative,
     Infeasibility,
     Objective,
@@ -245,9 +246,15 @@ def _difference(problem: Problem, best: DecisionArrays, others: DecisionArrays, 
     system = problem.system
     label = system.engines.labels[int(others.generator_kind[index])]
     words = []
+    if others.mode[index] != best.mode[0]:
+        words.append(f"mode {MODES[int(others.mode[index])]}")
+    if others.prefill_kind[index] != best.prefill_kind[0]:
+        apart = int(others.prefill_kind[index]) >= 0
+        words.append("prefill on engines of its own" if apart else "prefill on the decode engines")
     if others.generator_kind[index] != best.generator_kind[0]:
         pool = system.pools[label.pool]
-        words.append(f"generator on {pool.name}: {label.backend} {label.layout}")
+        dtype = "" if label.weights_dtype == "bf16" else f" {label.weights_dtype}"
+        words.append(f"generator on {pool.name}: {label.backend} {label.layout}{dtype}")
     if others.trainer_kind[index] != best.trainer_kind[0]:
         pool = system.pools[system.trainers.labels[int(others.trainer_kind[index])][0]]
         words.append(f"trainer on {pool.name}")

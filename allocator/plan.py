@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 
 Status = Literal["optimal", "feasible", "infeasible", "error"]
 
+#: How generation and training interleave, in the order of the codes that plans carry.
+MODES = ("async", "one_step_off", "disaggregated_sync", "colocated_sync")
+
 #: Attribute names that differ from their JSON key.
 JSON_KEYS = {"decisions": "plan", "start": "from"}
 
@@ -64,16 +67,35 @@ class EngineGroup:
     share: float
     backend: str
     backend_version: str
+    weights_dtype: str = "bf16"
+    kv_dtype: str = "bf16"
 
 
 @dataclass(frozen=True, slots=True)
 class GeneratorPlan:
-    """The generator: GPUs, engines, total cap of rollouts in flight, and the engine kinds."""
+    """The generator: GPUs, decode engines, total cap of rollouts in flight, and the engine kinds.
+
+    `gpus` counts those of prefill engines too.
+    """
 
     gpus: int
     engines: int
     in_flight: int
     groups: tuple[EngineGroup, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RewardPlan:
+    """Who scores rollouts: type, place, and the GPUs or workers that it has (0 without any)."""
+
+    type: str
+    placement: str
+    pool: str | None
+    gpu: str | None
+    gpus: int
+    engines: int
+    gpus_per_engine: int
+    workers: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +105,7 @@ class Decisions:
     mode: str
     trainer: TrainerPlan
     generator: GeneratorPlan
-    reward: None
+    reward: RewardPlan | None
     prompts_per_step: int
     group_size: int
     batch: int
@@ -114,7 +136,11 @@ class Staleness:
 
 @dataclass(frozen=True, slots=True)
 class TokenFate:
-    """Shares of all generated response tokens; they sum to 1."""
+    """Shares of all generated response tokens; they sum to 1.
+
+    `failed` were in rollouts lost to a sandbox, a timeout or a restart; `mixed_environment` in
+    samples that are trained on but not counted as useful, since they were resumed in a later batch.
+    """
 
     useful: float
     no_signal: float
@@ -122,6 +148,7 @@ class TokenFate:
     oversampled: float
     dropped_overflow: float
     failed: float
+    mixed_environment: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,6 +185,56 @@ class Run:
 
 
 @dataclass(frozen=True, slots=True)
+class Environment:
+    """Prefill engines, tools, sandboxes and rewards around the engines.
+
+    Rates are None where nothing limits them. `tool_s`, `sandbox_start_s`, `reward_s` and
+    `kv_transfer_s` are seconds of one rollout; `rewards_per_s` and `prefills_per_s` rollouts per
+    second that those stations let through.
+    """
+
+    tool_s: float
+    sandboxes: float
+    sandbox_start_s: float
+    sandbox_usd_per_hour: float
+    failed_rollouts_fraction: float
+    reward_s: float
+    reward_wait_s: float
+    rewards_per_s: float | None
+    reward_usd_per_hour: float
+    prefills_per_s: float | None
+    prefill_s: float
+    kv_transfer_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Spending:
+    """Dollars per hour by what they pay for; they sum to `usd_per_hour`.
+
+    `generator` includes engines that only prefill; `idle` are GPUs that are paid and not used,
+    spare ones included.
+    """
+
+    trainer: float
+    generator: float
+    reward: float
+    idle: float
+    sandboxes: float
+    reward_api: float
+
+
+@dataclass(frozen=True, slots=True)
+class Availability:
+    """Shares of the run's time: steps that count, and what stops or undoes them; they sum to 1."""
+
+    productive: float
+    evaluation: float
+    checkpoint: float
+    restart: float
+    redone: float
+
+
+@dataclass(frozen=True, slots=True)
 class Prediction:
     """Steady-state prediction of one plan. Units are in the names; see docs for the laws."""
 
@@ -167,11 +244,13 @@ class Prediction:
     weight_sync_s: float
     decode_step_s: float
     generated_samples_per_s: float
+    generated_tokens_per_s: float
     accepted_samples_per_s: float
     trained_samples_per_s: float
     trainer_samples_per_s: float
     trainer_wait_fraction: float
     generator_wait_fraction: float
+    update_pause_fraction: float
     load: float
     bottleneck: str
     cause: str
@@ -198,6 +277,9 @@ class Prediction:
     usd_per_useful_mtok: float
     flops: Flops
     memory: Memory
+    environment: Environment
+    availability: Availability
+    spending: Spending
     run: Run
 
 

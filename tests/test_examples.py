@@ -68,8 +68,13 @@ def test_it_solves_to_an_optimum_that_keeps_every_limit(name: str) -> None:
     assert plan.solver.termination == "optimal"
     pools = {pool.name: pool.gpus for pool in scenario(name).hardware.pools}
     used = dict.fromkeys(pools, 0)
-    used[plan.decisions.trainer.pool] += plan.decisions.trainer.gpus
-    used[plan.decisions.generator.groups[0].pool] += plan.decisions.generator.gpus
+    generator, trainer = plan.decisions.generator, plan.decisions.trainer
+    for group in generator.groups:
+        used[group.pool] += group.engines * group.gpus_per_engine
+    turns = plan.decisions.mode == "colocated_sync"
+    used[trainer.pool] = (
+        max(used[trainer.pool], trainer.gpus) if turns else used[trainer.pool] + trainer.gpus
+    )
     assert all(used[pool] <= gpus for pool, gpus in pools.items())
     assert plan.decisions.trainer.gpus > 0
     assert plan.decisions.generator.gpus > 0
@@ -84,7 +89,8 @@ def test_its_plan_is_strict_json(name: str) -> None:
     assert data["prediction"]["usd_per_useful_mtok"] > 0
     # Nothing that should be a number was turned into null.
     empty = [path for path, value in leaves(plain(solved(name).prediction)) if value is None]
-    assert set(empty) <= {"staleness.max"}
+    unlimited = {"environment.rewards_per_s", "environment.prefills_per_s"}
+    assert set(empty) <= {"staleness.max"} | unlimited
     assert set(data["intervals"]) <= {path for path, _ in leaves(data["prediction"])}
 
 
@@ -96,7 +102,8 @@ def test_its_numbers_agree_with_each_other(name: str) -> None:
     fates = plain(found.token_fate).values()
     assert sum(fates) == pytest.approx(1, abs=1e-12)
     assert found.run.usd == pytest.approx(found.run.hours * found.usd_per_hour)
-    assert found.run.hours * 3600 == pytest.approx(found.run.steps * found.step_s)
+    running_s = found.run.hours * 3600 * found.availability.productive
+    assert running_s == pytest.approx(found.run.steps * found.step_s)
     assert found.usd_per_mtok <= found.usd_per_useful_mtok * (1 + 1e-9)
     assert found.trainer_samples_per_s * (1 - found.trainer_wait_fraction) == pytest.approx(
         decisions.batch / found.step_s

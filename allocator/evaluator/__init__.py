@@ -10,14 +10,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from allocator.evaluator.accounts import Accounts, accounts
-from allocator.evaluator.generator import (
-    GeneratorState,
-    RolloutState,
-    generator_state,
-    rollout_state,
-)
+from allocator.evaluator.generator import GeneratorState, generator_state
 from allocator.evaluator.limits import limit_values, within
-from allocator.evaluator.match import MatchState, match_rates
+from allocator.evaluator.match import Matched, match_rates
+from allocator.evaluator.match_state import MatchState
+from allocator.evaluator.rollouts import RolloutState, rollout_state
 from allocator.evaluator.trainer import TrainerState, trainer_state
 from allocator.problem.build import Problem
 from allocator.problem.decisions import DecisionArrays
@@ -32,6 +29,7 @@ class Outcome:
 
     Attributes
     ----------
+    matched : with the distributions of staleness; `match` is its state.
     limits : (value, limit) arrays by limit name.
     feasible : whether a plan keeps every limit.
     score : the objective to minimise (more is better objectives negated); inf never appears.
@@ -41,11 +39,16 @@ class Outcome:
     rollouts: RolloutState
     generator: GeneratorState
     trainer: TrainerState
-    match: MatchState
+    matched: Matched
     accounts: Accounts
     limits: dict[str, tuple[Any, Any]]
     feasible: Any
     score: Any
+
+    @property
+    def match(self) -> MatchState:
+        """Steady state of generator, queue and trainer together."""
+        return self.matched.state
 
 
 def evaluate(problem: Problem, plans: DecisionArrays) -> Outcome:
@@ -65,16 +68,17 @@ def evaluate(problem: Problem, plans: DecisionArrays) -> Outcome:
     rollouts = rollout_state(system, plans)
     generator = generator_state(system, plans, rollouts)
     trainer = trainer_state(system, plans, rollouts)
-    match = match_rates(system, plans, rollouts, generator, trainer)
+    matched = match_rates(system, plans, rollouts, generator, trainer)
+    match = matched.state
     account = accounts(system, plans, rollouts, generator, trainer, match)
     limits = limit_values(problem, plans, rollouts, generator, trainer, match, account)
     score = objective_score(
         problem.objective,
         usd_per_hour=account.usd_per_hour,
-        useful_tokens_per_s=account.useful_tokens_per_s,
+        useful_tokens_per_s=account.useful_tokens_per_s / account.availability.stretch,
         run_hours=account.run_hours,
         run_usd=account.run_usd,
     )
     return Outcome(
-        plans, rollouts, generator, trainer, match, account, limits, within(limits), score
+        plans, rollouts, generator, trainer, matched, account, limits, within(limits), score
     )

@@ -7,12 +7,15 @@ from typing import Any
 import numpy as np
 
 from allocator.evaluator.accounts import Accounts
-from allocator.evaluator.generator import GeneratorState, RolloutState
-from allocator.evaluator.match import MatchState
+from allocator.evaluator.generator import GeneratorState
+from allocator.evaluator.match_state import MatchState
+from allocator.evaluator.rollouts import RolloutState
 from allocator.evaluator.trainer import TrainerState
 from allocator.physics.economics import SECONDS_PER_HOUR
+from allocator.physics.sandbox import sandboxes_in_use
 from allocator.problem.build import Problem
-from allocator.problem.decisions import DecisionArrays
+from allocator.problem.decisions import ASYNC, COLOCATED_SYNC, DecisionArrays
+from allocator.problem.system import System
 
 GIB = 2.0**30
 #: Relative rounding allowed before a limit counts as broken.
@@ -31,19 +34,23 @@ def limit_values(
     """Return (value, limit) arrays by limit name, in the order of `problem.limits`.
 
     Budgets compare what the target needs (one step where there is no target) with what the
-    user allows. KV memory compares the sequences an engine decodes with those that fit, at least
+    user allows. KV memory compares the sequences an engine holds with those that fit, at least
     one; more rollouts in flight than fit wait in the engine's queue, which is slow, not forbidden.
     """
     system = problem.system
     money = system.money
-    needed_hours = account.needed_steps * match.step_s / SECONDS_PER_HOUR
-    dispatched = np.ceil(plans.oversampling * plans.group_size)
+    stretch = account.availability.stretch
+    needed_hours = account.needed_steps * match.step_s * stretch / SECONDS_PER_HOUR
+    # In a batch that starts as a whole, what finds no place waits for the next wave.
+    dispatched = np.where(
+        plans.mode == ASYNC, np.ceil(rollouts.at(rollouts.started_per_group)), 1.0
+    )
     places = plans.in_flight_per_engine * (
         1 if system.algorithm.limit_per_engine else plans.engines
     )
     kinds = system.trainers
     values: dict[str, tuple[Any, Any]] = {
-        "kv_memory": (np.maximum(generator.decoding, 1.0), generator.sequences_fit),
+        "kv_memory": (np.maximum(generator.resident, 1.0), generator.sequences_fit),
         "trainer_memory": (
             trainer.memory_bytes / GIB,
             kinds.hbm_limit_bytes[plans.trainer_kind] / GIB,
@@ -55,14 +62,20 @@ def limit_values(
         "trainer_replica": (_whole_replicas(trainer.width, plans.trainer_gpus), plans.trainer_gpus),
         "budget_usd": (needed_hours * account.usd_per_hour, money.usd),
         "budget_gpu_hours": (needed_hours * account.gpus_paid, money.gpu_hours),
-        "budget_flops": (needed_hours * account.flops_per_hour, money.flops),
+        "budget_flops": (needed_hours * account.flops_per_hour / stretch, money.flops),
         "budget_hours": (needed_hours, money.hours),
     }
     for index, pool in enumerate(system.pools):
-        used = np.where(kinds.pool[plans.trainer_kind] == index, plans.trainer_gpus, 0) + np.where(
-            system.engines.pool[plans.generator_kind] == index, generator.gpus, 0
+        values[f"gpu_pool_{pool.name}"] = (gpus_of_pool(system, plans, generator, index), pool.gpus)
+    if system.sandbox is not None and np.isfinite(system.sandbox.max_concurrent):
+        # With a cap on rollouts in flight that is always refilled, the cap is their p99.
+        cap = plans.engines * plans.in_flight_per_engine
+        batch = plans.oversampling * plans.prompts_per_step * plans.group_size
+        most = np.where(plans.mode == ASYNC, cap, np.minimum(cap, np.ceil(batch)))
+        values["sandbox_quota"] = (
+            sandboxes_in_use(most, system.sandbox.per_rollout),
+            system.sandbox.max_concurrent,
         )
-        values[f"gpu_pool_{pool.name}"] = (used, pool.gpus)
     if system.algorithm.staleness_limit is not None:
         metric = system.algorithm.staleness_metric
         values[f"staleness_{metric}"] = (
@@ -70,6 +83,22 @@ def limit_values(
             system.algorithm.staleness_limit,
         )
     return {spec.name: values[spec.name] for spec in problem.limits}
+
+
+def gpus_of_pool(
+    system: System, plans: DecisionArrays, generator: GeneratorState, pool: int
+) -> Any:
+    """GPUs of one pool that each plan uses; one set that trains and generates counts once."""
+    training = np.where(system.trainers.pool[plans.trainer_kind] == pool, plans.trainer_gpus, 0)
+    writing = np.where(system.engines.pool[plans.generator_kind] == pool, generator.gpus, 0)
+    used = np.where(plans.mode == COLOCATED_SYNC, np.maximum(training, writing), training + writing)
+    if np.any(plans.prefill_engines > 0):
+        at = system.engines.pool[np.maximum(plans.prefill_kind, 0)]
+        used = used + np.where((plans.prefill_kind >= 0) & (at == pool), generator.prefill_gpus, 0)
+    if system.reward_kinds is not None and np.any(plans.reward_engines > 0):
+        at = system.reward_kinds.pool[np.maximum(plans.reward_kind, 0)]
+        used = used + np.where((plans.reward_kind >= 0) & (at == pool), generator.reward_gpus, 0)
+    return used
 
 
 def _whole_replicas(width: Any, gpus: Any) -> Any:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from allocator.evaluator.columns import distinct_rows
-from allocator.evaluator.generator import RolloutState
+from allocator.evaluator.rollouts import RolloutState
 from allocator.physics.flops import forward_flops
 from allocator.physics.packing import imbalance
 from allocator.physics.trainer import memory_bytes_per_gpu, train_s
@@ -26,7 +26,6 @@ class TrainerState:
     trained_samples : of them, those that the optimiser sees (fewer when dead groups are dropped).
     sequence_tokens : mean tokens of one trained sample, prompt included.
     train_s : seconds busy with one batch.
-    samples_per_s : accepted samples/s it could take, blocking syncs included.
     learning_flops, log_prob_flops : executed per batch; the second is part of the first.
     width : GPUs of one model replica; ranks = gpus // width.
     """
@@ -35,7 +34,6 @@ class TrainerState:
     trained_samples: Any
     sequence_tokens: Any
     train_s: Any
-    samples_per_s: Any
     learning_flops: Any
     log_prob_flops: Any
     imbalance: Any
@@ -69,9 +67,13 @@ def trainer_state(
     kept = rollouts.signal[row] if algorithm.dynamic_sampling == "drop" else 1.0
     trained = batch * kept
     mean = rollouts.cut.kept_mean_tokens[row]
-    prompt = work.prompt_tokens
-    tokens = prompt + mean
-    second = prompt * prompt + 2.0 * prompt * mean + rollouts.cut.kept_second_moment_tokens2[row]
+    fixed_tokens = work.fixed_tokens
+    tokens = fixed_tokens + mean
+    second = (
+        fixed_tokens * fixed_tokens
+        + 2.0 * fixed_tokens * mean
+        + rollouts.cut.kept_second_moment_tokens2[row]
+    )
     width = replica_width(system, kind, gpus)
     ranks = np.maximum(gpus // width, 1.0)
     steps = kinds.optimizer_steps_per_batch
@@ -79,16 +81,18 @@ def trainer_state(
     if not balanced:
         uneven = imbalance(
             work.lengths,
-            prompt,
+            fixed_tokens,
             np.maximum(np.rint(trained / steps), 1).astype(np.int64),
             ranks.astype(np.int64),
         )
     once = trained * forward_flops(system.forward, tokens, second)
     executed = once * kinds.passes.total(epochs)
+    if kinds.critic is not None:
+        values = trained * forward_flops(kinds.critic.forward, tokens, second)
+        executed = executed + values * kinds.critic.passes.total(epochs)
     microbatches = np.maximum(trained * tokens / (ranks * kinds.microbatch_tokens), float(steps))
     fixed = epochs * (kinds.fixed_s * steps + kinds.microbatch_s * microbatches)
     seconds = train_s(executed, gpus, kinds.peak_flops_per_s[kind], kinds.hfu[kind], uneven, fixed)
-    blocking = algorithm.sync_s if algorithm.trainer_blocks else 0.0
     memory = memory_bytes_per_gpu(kinds.state_bytes, gpus, kinds.activation_bytes / width)
     spread = rows.spread
     return TrainerState(
@@ -96,7 +100,6 @@ def trainer_state(
         trained_samples=spread(trained),
         sequence_tokens=spread(tokens),
         train_s=spread(seconds),
-        samples_per_s=spread(batch / (seconds + blocking / algorithm.weight_sync_every_steps)),
         learning_flops=spread(executed),
         log_prob_flops=spread(once * kinds.passes.log_probs),
         imbalance=spread(uneven),

@@ -29,8 +29,9 @@ class EngineFlow:
     token_s : seconds of residence per response token: the step, stretched by prefill that stops
         the decoders.
     fixed_s : seconds of residence that do not depend on the response length: environment, the
-        rollout's own prefill, and waiting in the engine's queue when KV is full.
+        rollout's own prefill, and waiting for KV or for other stations where those bind.
     kv_bound : whether KV capacity, not the cap on rollouts in flight, limits `decoding`.
+    station_bound : whether other stations (`rate_limit_per_s`) limit it.
     """
 
     samples_per_s: Any
@@ -39,6 +40,23 @@ class EngineFlow:
     token_s: Any
     fixed_s: Any
     kv_bound: Any
+    station_bound: Any
+
+
+def resident_sequences(
+    decoding: Any, samples_per_s: Any, held_s: Any, held_ratio: Any = 1.0
+) -> Any:
+    """Sequences whose KV an engine holds, time average, counted in decoding ones: b + X held ratio.
+
+    By Little's law X `held_s` sequences wait in a tool with their KV in memory; `held_ratio` is
+    what one of them holds over what a decoding one does (their mean contexts differ: `turns`).
+
+    Examples
+    --------
+    >>> resident_sequences(50.0, 2.0, 10.0)
+    70.0
+    """
+    return decoding + samples_per_s * held_s * held_ratio
 
 
 def engine_flow(
@@ -50,6 +68,9 @@ def engine_flow(
     context_tokens: Any,
     prefill_s: Any,
     environment_s: Any,
+    held_s: Any = 0.0,
+    held_ratio: Any = 1.0,
+    rate_limit_per_s: Any = np.inf,
 ) -> EngineFlow:
     """Solve the closed loop of one engine that prefills its own prompts.
 
@@ -58,23 +79,40 @@ def engine_flow(
     X samples/s, b decoding, t(b) = `decode_step_s(law, b, b context)`. Prefill on a shared engine
     stops all b decoders, so it multiplies: charged as mere latency it is 59-175% off on
     prefill-heavy loads, this form is within 1.1% of simulation (design section 2).
-    N(b) is increasing wherever t(b)/b falls with b; b is found by bisection on N(b) = N for the
-    largest root. Where KV capacity admits only `decoding_limit` < b, b stops there and the rest
-    waits in the engine's queue: the rate is flat in N beyond that knee.
+    X, N(b) and the KV held all rise with b (t(b)/b falls); b is found by bisection as the largest
+    that keeps all three:
+
+        N(b) <= in flight        b + X held_s held_ratio <= decoding limit        X <= rate limit
+
+    What KV or other stations keep from decoding waits outside the engine, without KV: the rate is
+    flat in N beyond that knee.
 
     Parameters
     ----------
     law : decode coefficients, broadcast.
     in_flight : N > 0, time average of rollouts in flight on the engine.
-    decoding_limit : most sequences whose KV fits, > 0.
+    decoding_limit : most sequences of the mean decoding context whose KV fits, > 0.
     response_tokens : R, mean response tokens a dispatched rollout decodes, > 0.
     context_tokens : mean context of a decoding sequence.
-    prefill_s : p, engine-seconds of prefill per rollout, >= 0.
+    prefill_s : p, engine-seconds of prefill per rollout on this engine, all turns, >= 0.
     environment_s : seconds a rollout spends outside the engine, >= 0.
+    held_s : those of them during which its KV stays in memory (tools between turns), >= 0.
+    held_ratio : KV bytes of a sequence in a tool over those of a decoding one, >= 0.
+    rate_limit_per_s : rollouts/s that other stations (prefill engines, rewards, links) leave this
+        engine, > 0.
 
     Returns
     -------
     EngineFlow, arrays of the broadcast shape.
+
+    Notes
+    -----
+    Against an event simulation of one engine (1 and 4 turns, KV free, held and evicted) the rate is
+    within 2%. The limits act on time averages: where two bind at once, chance makes the true rate
+    lower than either, by up to 3% with 24 rollouts in flight (KV and cap; for stations see
+    `disaggregation`).
+    Waiting for a station counts as time without KV. Where a sequence waits in the middle of a
+    rollout with its KV in memory, that wait belongs into `held_s`.
 
     Examples
     --------
@@ -91,27 +129,42 @@ def engine_flow(
         context_tokens,
         prefill_s,
         environment_s,
+        held_s,
+        held_ratio,
+        rate_limit_per_s,
     )
-    cap, limit, response, context, prefill, environment = np.broadcast_arrays(
-        *(np.asarray(a, dtype=float) for a in arguments)
+    cap, limit, response, context, prefill, environment, held, ratio, rate_limit = (
+        np.broadcast_arrays(*(np.asarray(a, dtype=float) for a in arguments))
     )
 
-    def loop(decoding: Any) -> tuple[Any, Any, Any]:
+    def loop(decoding: Any) -> tuple[Any, Any]:
         step = decode_step_s(law, decoding, decoding * context)
-        rate = decoding / (response * step + decoding * prefill)
-        return step, rate, decoding + rate * (environment + prefill)
+        return step, decoding / (response * step + decoding * prefill)
+
+    def exceeded(decoding: Any) -> tuple[Any, Any, Any]:
+        """Whether so many decoding exceed the cap, the KV memory, the other stations."""
+        rate = loop(decoding)[1]
+        return (
+            decoding + rate * (environment + prefill) > cap,
+            resident_sequences(decoding, rate, held, ratio) > limit,
+            rate > rate_limit,
+        )
 
     low, high = np.zeros_like(cap), np.minimum(cap, limit)
-    free = loop(high)[2] <= cap
+    free = ~np.any(exceeded(high), axis=0)
+    kv_bound, station_bound = free & (limit < cap), np.zeros_like(free)
     if not np.all(free):
         top = high.copy()
         for _ in range(BISECTIONS):
             middle = 0.5 * (low + top)
-            over = loop(middle)[2] > cap
+            over = np.any(exceeded(middle), axis=0)
             top = np.where(over, middle, top)
             low = np.where(over, low, middle)
         high = np.where(free, high, low)
-    step, rate, _ = loop(high)
+        over_cap, over_kv, over_rate = exceeded(top)  # just above the root: what binds
+        kv_bound = np.where(free, kv_bound, over_kv & ~over_cap)
+        station_bound = ~free & over_rate & ~over_cap & ~over_kv
+    step, rate = loop(high)
     # Little's law on the whole engine gives the residence; what is not stretched decoding is fixed.
     token_s = step + high * prefill / response
     return EngineFlow(
@@ -120,5 +173,6 @@ def engine_flow(
         step_s=step,
         token_s=token_s,
         fixed_s=np.maximum(cap / rate - response * token_s, 0.0),
-        kv_bound=free & (limit < cap),
+        kv_bound=kv_bound,
+        station_bound=station_bound,
     )

@@ -86,25 +86,54 @@ def search_flops(
     prompt_reads: Any,
     response_mean: Any,
     response_second_moment: Any,
+    *,
+    tool_tokens: Any = 0.0,
+    later_tokens: Any = 0.0,
+    later_pairs: Any = 0.0,
 ) -> Any:
     """FLOP to generate one dispatched rollout: its share of prefill, and its decode.
 
-    prefill = reads x forward(P); decode = 2 N E[R] + attention over the pairs of P + R that the
-    prompt alone does not have. All rollouts count, thrown away or not.
+    prefill = reads x forward(P) + 2 N t + attention over the q pairs of what later turns read;
+    decode = 2 N E[R] + attention over P E[R] + E[R^2]/2 + O E[R]/2 pairs: tokens of the response
+    see the prompt, the response so far and, on average, half of the tool outputs. All rollouts
+    count, thrown away or not.
 
     Parameters
     ----------
     prompt_reads : times the prompt is prefilled per rollout
         (`prefill.prompt_reads_per_rollout` x share not found in the cache).
+    tool_tokens : O, tool outputs between the turns of a rollout.
+    later_tokens, later_pairs : t and q, tokens and (query, key) pairs prefilled after the first
+        turn (`turns.later_prefill`).
     """
     prompt_second = prompt_tokens * prompt_tokens
     whole_mean = prompt_tokens + response_mean
-    whole_second = prompt_second + 2.0 * prompt_tokens * response_mean + response_second_moment
-    prefill = prompt_reads * forward_flops(shape, prompt_tokens, prompt_second)
-    decode = forward_flops(shape, whole_mean, whole_second) - forward_flops(
-        shape, prompt_tokens, prompt_second
+    whole_second = (
+        prompt_second + (2.0 * prompt_tokens + tool_tokens) * response_mean + response_second_moment
     )
-    return prefill + decode
+    first = forward_flops(shape, prompt_tokens, prompt_second)
+    decode = forward_flops(shape, whole_mean, whole_second) - first
+    later = 2.0 * shape.matmul_params * later_tokens + pairs_flops(shape, later_tokens, later_pairs)
+    return prompt_reads * first + decode + later
+
+
+def pairs_flops(shape: ForwardShape, tokens: Any, pairs: Any) -> Any:
+    """FLOP of attention of `tokens` queries that meet `pairs` keys in all.
+
+    Layers with a window meet at most `window_tokens` keys for each query; the index of sparse
+    attention meets all.
+
+    Examples
+    --------
+    >>> float(pairs_flops(ForwardShape(1.0, 2.0, 1.0, 4.0, 4.0), 10.0, 100.0))
+    960.0
+    """
+    windowed = np.minimum(pairs, shape.window_tokens * np.asarray(tokens, dtype=float))
+    layers = shape.full_layers + shape.window_layers
+    return (
+        shape.flops_per_pair * (shape.full_layers * pairs + shape.window_layers * windowed)
+        + layers * shape.index_flops_per_pair * pairs
+    )
 
 
 def update_fraction(learning_flops: Any, search_flops_: Any, reward_flops: Any) -> Any:

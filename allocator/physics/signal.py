@@ -9,6 +9,9 @@ from scipy import special
 
 FloatArray = NDArray[np.float64]
 
+#: Rounds after which a batch counts as never filled.
+MOST_ROUNDS = 10_000
+
 
 @dataclass(frozen=True)
 class SolveRate:
@@ -93,3 +96,41 @@ def signal_fraction(solve_rate: SolveRate | None, group_size: ArrayLike) -> Floa
     # At S = 1 the two add up to 1 but for rounding.
     decided = np.where(size == 1.0, 1.0, np.minimum(all_solved + none_solved, 1.0))
     return solve_rate.mixed * (1.0 - decided)
+
+
+def refill_rounds(groups: ArrayLike, signal: ArrayLike) -> FloatArray:
+    """Return the expected rounds of G groups until G of them carry signal.
+
+    Where a batch is generated as a whole, dead groups are replaced by a further round of G
+    groups, all of them: E[K], the least K with Binomial(K G, f) >= G, which is
+    1 + sum over K >= 1 of P(Binomial(K G, f) < G). Between 1/f (large batches of an asynchronous
+    run) and far more: at G = 32, f = .66 it is 2.0, not 1.52.
+
+    Parameters
+    ----------
+    groups : G >= 1, real (rounded to whole groups).
+    signal : f in (0, 1], share of groups with an advantage; arrays broadcast.
+
+    Returns
+    -------
+    Rounds, >= 1; inf where no group carries signal.
+
+    Examples
+    --------
+    >>> float(refill_rounds(32, 1.0)), round(float(refill_rounds(32, 0.66)), 3)
+    (1.0, 2.003)
+    """
+    size, share = np.broadcast_arrays(
+        np.maximum(np.rint(np.asarray(groups, dtype=np.float64)), 1.0),
+        np.asarray(signal, dtype=np.float64),
+    )
+    rounds = np.ones(size.shape)
+    alive = share > 0.0
+    k = 1.0
+    while np.any(alive):
+        # P(Binomial(n, f) <= G - 1), as a regularised incomplete Beta function.
+        short = special.betainc(k * size - size + 1.0, size, 1.0 - share)
+        rounds = rounds + np.where(alive, short, 0.0)
+        alive = alive & (short > 1e-12) & (k < MOST_ROUNDS)
+        k += 1.0
+    return np.where(share > 0.0, rounds, math.inf)

@@ -2,32 +2,31 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from allocator.physics.decode import mean_decode_context_tokens
-from allocator.physics.kv_memory import BYTES_PER_VALUE
-from allocator.physics.weight_sync import weight_sync_s
+from allocator.physics.turns import mean_turn_context_tokens
 from allocator.plan import PlanWarning, Provenance
 from allocator.problem.domain import values_of
 from allocator.problem.engine_kinds import engine_kinds
+from allocator.problem.interruptions import interruptions
 from allocator.problem.ledger import Ledger
 from allocator.problem.limits import LimitSpec, ObjectiveName
-from allocator.problem.model_facts import ModelFacts, model_facts
+from allocator.problem.links import Links, kv_links, switch_s, sync_s
+from allocator.problem.model_facts import model_facts
 from allocator.problem.money import money, pools
+from allocator.problem.reward import reward_law, reward_model
+from allocator.problem.reward_kinds import reward_kinds
+from allocator.problem.sandbox import quota_path, sandbox_law
 from allocator.problem.system import AlgorithmLaw, System
-from allocator.problem.trainer_kinds import adapter_params, trainer_kinds
+from allocator.problem.trainer_kinds import trainer_kinds
 from allocator.problem.workload import workload_law
 
 if TYPE_CHECKING:
     from allocator.scenario.profiles import Catalogue
     from allocator.scenario.schema import Scenario
-
-#: Effective bandwidth of a weight transfer when the scenario gives none: 470 GB of Qwen3-235B in
-#: 23.7 s between 64 + 64 H20 with a checkpoint engine; 58.6 s plain (low), 11.4 s as a delta over
-#: NCCL (high). verl documentation 2026 and Marin issues 2026; kind measured.
-SYNC_BYTES_PER_S = (19.8e9, 8.0e9, 41.0e9)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,22 +57,41 @@ def build_problem(
     ledger = Ledger(shifts)
     model = model_facts(scenario, catalogue, ledger)
     workload = workload_law(scenario, ledger)
+    judge = reward_model(scenario, catalogue, model, ledger)
+    reward = reward_law(scenario, workload, judge, ledger)
     hardware = pools(scenario, catalogue, ledger)
     lengths = workload.lengths
     context = float(
-        mean_decode_context_tokens(workload.prompt_tokens, lengths.mean, lengths.second_moment)
+        mean_turn_context_tokens(
+            workload.turns,
+            workload.prompt_tokens,
+            workload.tool_tokens,
+            lengths.mean,
+            lengths.second_moment,
+        )
     )
     engines = engine_kinds(scenario, catalogue, hardware, model, context, ledger)
     trainers = trainer_kinds(scenario, catalogue, hardware, model, workload, ledger)
+    links = Links(scenario, hardware, ledger)
+    transfer_s = sync_s(scenario, model, trainers, engines, links, ledger)
+    kv_link, kv_link_total = kv_links(scenario, hardware, engines, links)
     system = System(
         pools=hardware,
         engines=engines,
         trainers=trainers,
         workload=workload,
-        algorithm=_algorithm(scenario, model, ledger),
+        algorithm=_algorithm(scenario, ledger),
         money=money(scenario, ledger),
         forward=model.forward,
         active_params=model.params_active,
+        reward=reward,
+        reward_kinds=reward_kinds(scenario, catalogue, hardware, reward, judge, workload, ledger),
+        sandbox=sandbox_law(scenario, catalogue, ledger),
+        interruptions=interruptions(scenario, workload, ledger),
+        sync_s=transfer_s,
+        switch_s=switch_s(scenario, hardware, trainers, engines, ledger),
+        kv_link_bytes_per_s=kv_link,
+        kv_link_total_bytes_per_s=kv_link_total,
     )
     _check_batches(scenario)
     return Problem(
@@ -85,28 +103,8 @@ def build_problem(
     )
 
 
-def _algorithm(scenario: Scenario, model: ModelFacts, ledger: Ledger) -> AlgorithmLaw:
+def _algorithm(scenario: Scenario, ledger: Ledger) -> AlgorithmLaw:
     said, stale = scenario.algorithm, scenario.staleness
-    value, low, high = SYNC_BYTES_PER_S
-    if said.weight_sync.gb_per_s is None:
-        rate = ledger.number(
-            "default/weight_sync_bytes_per_s",
-            value,
-            "byte/s",
-            kind="measured",
-            source="235B weight transfers, verl documentation and Marin issues 2026",
-            low=low,
-            high=high,
-        )
-    else:
-        path = "algorithm.weight_sync.gb_per_s"
-        rate = 1e9 * ledger.quantity(path, said.weight_sync.gb_per_s, "GB/s")
-    adapters = adapter_params(scenario, model)
-    if adapters is None:
-        payload = model.weight_bytes(scenario.engine.weights_dtype)
-    else:
-        payload = adapters * BYTES_PER_VALUE["bf16"]
-    fixed = ledger.quantity("algorithm.weight_sync.fixed_s", said.weight_sync.fixed_s, "s")
     limit = None
     if stale.limit is not None:
         limit = ledger.quantity("staleness.limit", stale.limit, "version")
@@ -116,9 +114,11 @@ def _algorithm(scenario: Scenario, model: ModelFacts, ledger: Ledger) -> Algorit
         oversampling_by=said.oversampling_by,
         dynamic_sampling=said.dynamic_sampling,
         weight_sync_every_steps=said.weight_sync_every_steps,
-        sync_s=float(weight_sync_s(payload, rate, fixed)),
         trainer_blocks=said.weight_sync.trainer_blocks,
         generator_pauses=said.weight_sync.generator_pauses,
+        weight_update=said.weight_update,
+        partial_rollout=said.partial_rollout,
+        exclude_mixed=said.mixed_environment == "exclude",
         staleness_limit=limit,
         staleness_metric=stale.statistic,
         staleness_enforce=stale.enforce,
@@ -152,6 +152,10 @@ def _limits(scenario: Scenario, system: System) -> tuple[LimitSpec, ...]:
     if system.algorithm.staleness_limit is not None:
         metric = system.algorithm.staleness_metric
         specs.append(LimitSpec(f"staleness_{metric}", "version", "staleness.limit", True))
+    sandbox = system.sandbox
+    if sandbox is not None and math.isfinite(sandbox.max_concurrent):
+        where = quota_path(scenario, sandbox)
+        specs.append(LimitSpec("sandbox_quota", "sandbox", where, True))
     for name, unit in (("usd", "USD"), ("gpu_hours", "GPU h"), ("flops", "FLOP"), ("hours", "h")):
         if getattr(system.money, name) is not None:
             specs.append(LimitSpec(f"budget_{name}", unit, f"budget.{name}", True))

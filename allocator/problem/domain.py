@@ -8,15 +8,22 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from allocator.physics.decode import (
-    decode_step_s,
-    mean_decode_context_tokens,
-    sd_decode_context_tokens,
-)
+from allocator.physics.decode import decode_step_s
 from allocator.physics.kv_memory import sequences_that_fit
 from allocator.physics.oversampling import oversampling_cut
-from allocator.problem.decisions import Domain, Floats, Ints, in_flight_grid
-from allocator.problem.system import EngineKinds, System, WorkloadLaw
+from allocator.physics.prefill import prefill_s
+from allocator.physics.turns import mean_turn_context_tokens, sd_turn_context_tokens
+from allocator.plan import MODES
+from allocator.problem.decisions import (
+    ASYNC,
+    COLOCATED_SYNC,
+    NONE,
+    Domain,
+    Floats,
+    Ints,
+    in_flight_grid,
+)
+from allocator.problem.system import EngineKinds, EngineLabel, RewardKinds, System, WorkloadLaw
 
 if TYPE_CHECKING:
     from allocator.scenario.quantity import FloatRange, IntRange
@@ -29,8 +36,14 @@ MOST_IN_FLIGHT = 4096
 #: Generator columns over all settings that one search may hold in memory (about 2 GB).
 MOST_COLUMNS = 6_000_000
 
+#: Most seconds that scoring on GPUs is expected to take a rollout (assumed: it only bounds the
+#: rollouts in flight that are tried).
+MOST_SCORING_S = 60.0
+
 #: How many times its pool a trainer is tried at when nothing fits.
 POOL_FACTOR = 16
+
+_NOTHING = np.empty(0, dtype=np.int64)
 
 
 def values_of(said: int | IntRange) -> Ints:
@@ -69,14 +82,16 @@ def build_domain(scenario: Scenario, system: System) -> Domain:
     ]
     kinds, trainers = system.engines, system.trainers
     counts, caps = [], []
+    modes = _modes(scenario, system)
+    most = int(values_of(said.prompts_per_step).max() * groups.max() * factors.max())
     for kind in range(len(kinds.labels)):
-        pool = system.pools[int(kinds.pool[kind])]
-        gpus = int(kinds.gpus_per_engine[kind])
-        step = math.lcm(gpus, pool.unit_gpus) // gpus
-        counts.append(np.arange(step, pool.gpus // gpus + 1, step, dtype=np.int64))
+        counts.append(_counts(system, kinds, kind) if kinds.decodes[kind] else _NOTHING)
         largest = _largest_in_flight(system.workload, system, kinds, kind, groups, factors)
+        if ASYNC not in modes:
+            largest = min(largest, most)
         grid = in_flight_grid(min(largest, MOST_IN_FLIGHT))
-        caps.append(grid[grid >= min(int(groups.min()), int(grid[-1]))])
+        least = int(groups.min()) if ASYNC in modes else 1
+        caps.append(grid[grid >= min(least, int(grid[-1]))])
     gpus_of = []
     for index in range(len(trainers.labels)):
         pool = system.pools[int(trainers.pool[index])]
@@ -93,7 +108,85 @@ def build_domain(scenario: Scenario, system: System) -> Domain:
         group_size=groups,
         epochs=values_of(said.epochs),
         ranges=tuple(ranges),
+        modes=modes,
+        prefill=_prefill(scenario, system),
+        reward=_reward(scenario, system),
     )
+
+
+def _counts(system: System, kinds: EngineKinds | RewardKinds, kind: int) -> Ints:
+    """Return the counts of engines that fill whole units of their pool."""
+    pool = system.pools[int(kinds.pool[kind])]
+    gpus = int(kinds.gpus_per_engine[kind])
+    step = math.lcm(gpus, pool.unit_gpus) // gpus
+    return np.arange(step, pool.gpus // gpus + 1, step, dtype=np.int64)
+
+
+def _modes(scenario: Scenario, system: System) -> Ints:
+    """Return the modes to choose from; taking turns on one set of GPUs needs a pool for both."""
+    said = scenario.algorithm.mode
+    if said != "auto":
+        return np.asarray([MODES.index(said)])
+    shared = set(system.trainers.pool) & set(system.engines.pool[system.engines.decodes])
+    together = bool(shared) and scenario.engine.disaggregation != "always"
+    return np.asarray([m for m in range(len(MODES)) if m != COLOCATED_SYNC or together])
+
+
+def _prefill(scenario: Scenario, system: System) -> tuple[tuple[tuple[int, Ints], ...], ...]:
+    """Return, per engine kind, the engines that may prefill for it.
+
+    They share its backend and the format of its cache, which they hand over. Of the kinds of one
+    pool only the one that reads the prompt with the fewest GPU-seconds is offered.
+    """
+    kinds, said = system.engines, scenario.engine.disaggregation
+    options = []
+    for kind, label in enumerate(kinds.labels):
+        offered: list[tuple[int, Ints]] = []
+        if said != "always":
+            offered.append((NONE, np.zeros(1, dtype=np.int64)))
+        if said != "never" and kinds.decodes[kind]:
+            offered += [
+                (reader, _counts(system, kinds, reader))
+                for reader in _fastest_readers(system, label)
+            ]
+        options.append(tuple(offered))
+    if not any(counts.size for offered in options for _, counts in offered):
+        raise scenario.error(
+            "engine.disaggregation",
+            "engines of one backend and KV format in pools with the roles prefill and decode, and "
+            "room for one of each",
+            said,
+        )
+    return tuple(options)
+
+
+def _fastest_readers(system: System, label: EngineLabel) -> list[int]:
+    """Return the kind of each pool that prefills for `label` with the fewest GPU-seconds."""
+    kinds, work = system.engines, system.workload
+    tokens = max(work.fixed_tokens, 1.0)
+    spent = kinds.gpus_per_engine * prefill_s(kinds.prefill, tokens, tokens)
+    best: dict[int, int] = {}
+    for kind, other in enumerate(kinds.labels):
+        fits = other.backend == label.backend and other.kv_dtype == label.kv_dtype
+        known = best.get(other.pool)
+        if kinds.prefills[kind] and fits and (known is None or spent[kind] < spent[known]):
+            best[other.pool] = kind
+    return sorted(best.values())
+
+
+def _reward(scenario: Scenario, system: System) -> tuple[tuple[int, Ints], ...]:
+    kinds = system.reward_kinds
+    if kinds is None:
+        return ((NONE, np.zeros(1, dtype=np.int64)),)
+    offered = tuple((kind, _counts(system, kinds, kind)) for kind in range(len(kinds.labels)))
+    if not any(counts.size for _, counts in offered):
+        least = int(kinds.gpus_per_engine.min())
+        raise scenario.error(
+            "hardware.pools",
+            f"a pool with the role reward and room for an engine of {least} GPUs",
+            ", ".join(f"{pool.name} ({pool.gpus} GPUs)" for pool in system.pools),
+        )
+    return offered
 
 
 def _check_size(scenario: Scenario, ranges: list[tuple[str, str]], columns: int) -> None:
@@ -129,6 +222,9 @@ def beyond_pools(domain: Domain, system: System) -> Domain:
         trainers.append(np.arange(step, POOL_FACTOR * pool.gpus + 1, step, dtype=np.int64))
     engines = []
     for kind, counts in enumerate(domain.engines):
+        if not system.engines.decodes[kind]:
+            engines.append(_NOTHING)
+            continue
         pool = system.pools[int(system.engines.pool[kind])]
         per_engine = int(system.engines.gpus_per_engine[kind])
         step = math.lcm(per_engine, pool.unit_gpus) // per_engine
@@ -143,7 +239,15 @@ def beyond_pools(domain: Domain, system: System) -> Domain:
         prompts_per_step=domain.prompts_per_step[:1],
         group_size=domain.group_size[:1],
         epochs=domain.epochs[:1],
+        prefill=tuple(
+            tuple((kind, _few(counts)) for kind, counts in options) for options in domain.prefill
+        ),
+        reward=tuple((kind, _few(counts)) for kind, counts in domain.reward),
     )
+
+
+def _few(counts: Ints) -> Ints:
+    return counts[[0, -1]] if counts.size > 1 else counts
 
 
 def _thinned(values: Ints, count: int = 6) -> Ints:
@@ -166,8 +270,9 @@ def _largest_in_flight(
     )
     mean, second = cut.dispatched_mean_tokens, cut.dispatched_second_moment_tokens2
     third = cut.dispatched_third_moment_tokens3
-    context = mean_decode_context_tokens(workload.prompt_tokens, mean, second)
-    spread = sd_decode_context_tokens(mean, second, third)
+    turns, tools = workload.turns, workload.tool_tokens
+    context = mean_turn_context_tokens(turns, workload.prompt_tokens, tools, mean, second)
+    spread = sd_turn_context_tokens(turns, tools, mean, second, third)
     footprint = kinds.footprint.take(index)
     fit = sequences_that_fit(
         kinds.kv_budget_bytes[kind],
@@ -175,6 +280,17 @@ def _largest_in_flight(
         footprint.bytes_per_token * spread,
     )
     step = decode_step_s(kinds.decode.take(index), fit, fit * context)
-    outside = fit / (mean * step) * workload.environment_s
+    outside = fit / (mean * step) * _most_environment_s(system)
     half_group = (factors[:, None] * groups[None, :] - 1.0) / 2.0
     return max(1, math.ceil(float(np.max(fit + outside + half_group))) + 1)
+
+
+def _most_environment_s(system: System) -> float:
+    """Most seconds that a rollout may spend outside its engine while none has to wait."""
+    reward, sandbox = system.reward, system.sandbox
+    seconds = system.workload.environment_s + reward.latency_s + reward.calls * reward.cpu_s
+    if sandbox is not None:
+        seconds += max(sandbox.start_s.values)
+    if reward.placement == "own_gpus":
+        seconds += MOST_SCORING_S
+    return seconds

@@ -1,4 +1,4 @@
-"""The model as the laws need it: sizes, forward shape, KV values, experts."""
+"""Models as the laws need them - policy, critic, reward: sizes, forward shape, KV values."""
 
 from __future__ import annotations
 
@@ -64,7 +64,31 @@ def model_facts(scenario: Scenario, catalogue: Catalogue, ledger: Ledger) -> Mod
     """Resolve the scenario's model from the catalogue, a config.json or an inline block."""
     if not isinstance(scenario.model, str):
         return _inline(scenario, ledger)
-    profile = _profile(scenario, catalogue)
+    file = scenario.model_file
+    if file is not None:
+        return _of_profile(catalogue.model_from_config(file), False, ledger)
+    return catalogue_model(scenario, catalogue, ledger, "model", scenario.model)
+
+
+def catalogue_model(
+    scenario: Scenario, catalogue: Catalogue, ledger: Ledger, path: str, name: str
+) -> ModelFacts:
+    """Resolve the catalogue model that the scenario names at `path`.
+
+    Raises
+    ------
+    ScenarioError
+        At that path, when the catalogue has no such model.
+    """
+    try:
+        profile = catalogue.model(name)
+    except ScenarioError as error:
+        file, line = scenario.origin.locate(path)
+        raise error.at(file=file, line=line, path=path) from None
+    return _of_profile(profile, True, ledger)
+
+
+def _of_profile(profile: ModelProfile, in_catalogue: bool, ledger: Ledger) -> ModelFacts:
     place = f"models/{profile.id}"
 
     def need(name: str) -> float:
@@ -91,7 +115,7 @@ def model_facts(scenario: Scenario, catalogue: Catalogue, ledger: Ledger) -> Mod
     adapters = _adapter_params_per_rank(profile, layers, heads, experts, chosen, ledger)
     return ModelFacts(
         id=profile.id,
-        in_catalogue=scenario.model_file is None,
+        in_catalogue=in_catalogue,
         params_total=need("params_total"),
         params_active=need("params_active"),
         expert_params_total=maybe("expert_params_total"),
@@ -120,18 +144,6 @@ def model_facts(scenario: Scenario, catalogue: Catalogue, ledger: Ledger) -> Mod
     )
 
 
-def _profile(scenario: Scenario, catalogue: Catalogue) -> ModelProfile:
-    assert isinstance(scenario.model, str)
-    file = scenario.model_file
-    if file is not None:
-        return catalogue.model_from_config(file)
-    try:
-        return catalogue.model(scenario.model)
-    except ScenarioError as error:
-        name, line = scenario.origin.locate("model")
-        raise error.at(file=name, line=line, path="model") from None
-
-
 def _inline(scenario: Scenario, ledger: Ledger) -> ModelFacts:
     """Resolve a model described in the scenario; grouped-query attention is taken."""
     said = scenario.model
@@ -156,7 +168,8 @@ def _inline(scenario: Scenario, ledger: Ledger) -> ModelFacts:
     head = use("head_dim") if said.head_dim is not None else hidden / heads
     if said.kv_bytes_per_token is not None:
         per_token = ledger.quantity("model.kv_bytes_per_token", said.kv_bytes_per_token, "byte")
-        values = per_token / BYTES_PER_VALUE[scenario.engine.kv_dtype]
+        # One number of bytes cannot be of two formats: `engine_kinds` refuses a choice beside it.
+        values = per_token / BYTES_PER_VALUE[scenario.engine.kv_dtypes[0]]
     else:
         values = 2.0 * layers * use("kv_heads") * head
     experts = use("experts") if said.experts is not None else 0.0

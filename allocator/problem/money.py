@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def pools(scenario: Scenario, catalogue: Catalogue, ledger: Ledger) -> tuple[Pool, ...]:
-    """Resolve the pools: unit of allocation and dollars per GPU-hour of each."""
+    """Resolve the pools: GPUs a plan may use, unit of allocation and dollars per GPU-hour."""
     resolved = []
     for i, pool in enumerate(scenario.hardware.pools):
         try:
@@ -37,8 +37,16 @@ def pools(scenario: Scenario, catalogue: Catalogue, ledger: Ledger) -> tuple[Poo
                 str(pool.gpus),
                 nearest=str(max(unit, round(pool.gpus / unit) * unit)),
             )
+        if pool.spare_gpus % unit:
+            raise scenario.error(
+                f"hardware.pools[{i}].spare_gpus",
+                f"whole nodes of {node} GPUs (or granularity: gpu)",
+                str(pool.spare_gpus),
+                nearest=str(round(pool.spare_gpus / unit) * unit),
+            )
         price = _usd_per_gpu_hour(scenario, catalogue, ledger, i)
-        resolved.append(Pool(pool.name, gpu.id, pool.gpus, unit, price))
+        usable = pool.gpus - pool.spare_gpus
+        resolved.append(Pool(pool.name, gpu.id, usable, unit, price, pool.spare_gpus))
     return tuple(resolved)
 
 

@@ -1,9 +1,10 @@
-"""From what the user says of a rollout to its laws: lengths, prompt, cache, solve rate."""
+"""From what the user says of a rollout to its laws: lengths, turns, cache, solve rate."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from allocator.physics.length_cut import cut_at
 from allocator.physics.length_tables import empirical_from_samples, from_quantiles
 from allocator.physics.lengths import (
     Lengths,
@@ -15,6 +16,7 @@ from allocator.physics.oversampling import lengths_before_cancelling, oversampli
 from allocator.physics.prefill import PrefixCache
 from allocator.physics.signal import SolveRate
 from allocator.problem.system import WorkloadLaw
+from allocator.problem.tools import tool_times
 from allocator.scenario.references import read_lengths_file
 from allocator.scenario.workload import LengthsByMean, LengthsByPercentiles, LengthsFromFile
 
@@ -29,35 +31,37 @@ TRUNCATION_WARNING = 0.2
 
 
 def workload_law(scenario: Scenario, ledger: Ledger) -> WorkloadLaw:
-    """Resolve the workload: lengths as observed after the cap, prompt, cache, environment.
+    """Resolve the workload: lengths as observed after the cap, prompt, turns, cache, tools.
+
+    `algorithm.length_cut_tokens` ends rollouts of the planned run earlier than those observed: the
+    law of lengths is cut there, the observed moments are not.
 
     Raises
     ------
     ScenarioError
-        When no distribution has the observed mean, spread and cap, or the longest rollout does not
-        fit the context limit of the engine.
+        When no distribution has the observed mean, spread and cap, the longest rollout does not
+        fit the context limit of the engine, or a number given here has no effect.
     """
     work = scenario.workload
     prompt = ledger.quantity("workload.initial_prompt_tokens", work.initial_prompt_tokens, "token")
-    lengths = response_lengths(scenario, ledger)
+    observed = response_lengths(scenario, ledger)
+    lengths = _planned(scenario, observed)
     share = 0.0
     prefix_cache: PrefixCache = "share"
     if isinstance(work.prefix_cache, str):
         prefix_cache = work.prefix_cache
     else:
         share = ledger.quantity("workload.prefix_cache", work.prefix_cache, "1")
-    _check_context(scenario, prompt, lengths)
-    if lengths.truncated_fraction > TRUNCATION_WARNING:
-        ledger.warn(
-            "truncated_lengths",
-            f"{lengths.truncated_fraction:.0%} of rollouts end at the cap of {lengths.cap:,.0f} "
-            "tokens if lengths are log-normal: raise the cap or expect learning from cut answers",
-            LENGTHS,
-        )
-    environment = ledger.quantity("workload.tool_s", work.tool_s, "s") + ledger.quantity(
-        "reward.cpu_s", scenario.reward.cpu_s, "s"
-    )
-    mean, second = _observed(scenario, lengths)
+    tool_tokens = 0.0
+    if work.turns > 1:
+        path = "workload.tool_tokens_per_turn"
+        tool_tokens = ledger.quantity(path, work.tool_tokens_per_turn, "token")
+    else:
+        _check_one_turn(scenario)
+    _check_context(scenario, prompt + (work.turns - 1) * tool_tokens, lengths)
+    _warn_of_cuts(observed, lengths, ledger)
+    tool_s, tool_calls = tool_times(scenario, ledger)
+    mean, second = _observed(scenario, observed)
     return WorkloadLaw(
         prompt_tokens=prompt,
         cached_prompt_share=share,
@@ -65,9 +69,64 @@ def workload_law(scenario: Scenario, ledger: Ledger) -> WorkloadLaw:
         lengths=lengths,
         observed_mean_tokens=mean,
         observed_second_moment_tokens2=second,
-        environment_s=environment,
         solve_rate=_solve_rate(scenario, ledger),
+        turns=work.turns,
+        tool_tokens=tool_tokens,
+        tool_s=tool_s,
+        tool_calls=tool_calls,
+        # Without a prefix cache nothing is found again, whatever stays in memory.
+        kv_held=scenario.engine.kv_during_tools == "hold" and prefix_cache != "none",
     )
+
+
+def _check_one_turn(scenario: Scenario) -> None:
+    """Refuse what only happens between two turns."""
+    tokens = scenario.workload.tool_tokens_per_turn.value
+    if tokens > 0.0:
+        raise scenario.error(
+            "workload.tool_tokens_per_turn",
+            "0 with one turn, or workload.turns above 1: tools add context between turns",
+            f"{tokens:g}",
+        )
+    if scenario.engine.kv_during_tools != "hold":
+        raise scenario.error(
+            "engine.kv_during_tools",
+            "hold with one turn, or workload.turns above 1: nothing comes after the tool",
+            scenario.engine.kv_during_tools,
+        )
+
+
+def _planned(scenario: Scenario, observed: Lengths) -> Lengths:
+    """Lengths of the planned run: those observed, ended at the length cut."""
+    cut = scenario.algorithm.length_cut_tokens
+    if cut is None:
+        return observed
+    if float(observed.survival(cut)) == 0.0:
+        cap = observed.cap
+        longest = float(observed.quantile(1.0 - 1e-12)) if cap is None else cap
+        raise scenario.error(
+            "algorithm.length_cut_tokens",
+            f"fewer than the {longest:,.0f} tokens of the longest rollout: it would cut none",
+            f"{cut:,}",
+        )
+    return cut_at(observed, float(cut))
+
+
+def _warn_of_cuts(observed: Lengths, planned: Lengths, ledger: Ledger) -> None:
+    if observed.truncated_fraction > TRUNCATION_WARNING:
+        ledger.warn(
+            "truncated_lengths",
+            f"{observed.truncated_fraction:.0%} of rollouts end at the cap of {observed.cap:,.0f} "
+            "tokens if lengths are log-normal: raise the cap or expect learning from cut answers",
+            LENGTHS,
+        )
+    if planned is not observed and planned.truncated_fraction > TRUNCATION_WARNING:
+        ledger.warn(
+            "truncated_lengths",
+            f"{planned.truncated_fraction:.0%} of rollouts are stopped at {planned.cap:,.0f} tokens"
+            " and trained as they stand: expect learning from cut answers",
+            "algorithm.length_cut_tokens",
+        )
 
 
 def response_lengths(scenario: Scenario, ledger: Ledger) -> Lengths:
@@ -119,21 +178,26 @@ def _observed(scenario: Scenario, lengths: Lengths) -> tuple[float, float]:
     return float(cut.kept_mean_tokens), float(cut.kept_second_moment_tokens2)
 
 
-def _check_context(scenario: Scenario, prompt: float, lengths: Lengths) -> None:
+def _check_context(scenario: Scenario, fixed: float, lengths: Lengths) -> None:
+    """Refuse rollouts whose prompt, tool outputs and longest response exceed the context limit."""
     limit = scenario.engine.max_context_tokens
     if limit is None:
         return
+    tools = scenario.workload.turns > 1
+    beside = "prompt, tool outputs" if tools else "prompt"
     if lengths.cap is None:
         raise scenario.error(
             f"{LENGTHS}.max",
-            f"a cap, so that prompt and response stay within engine.max_context_tokens {limit}",
+            f"a cap, so that {beside} and response stay within engine.max_context_tokens {limit}",
             "no max",
         )
-    if prompt + lengths.cap > limit:
+    if fixed + lengths.cap > limit:
+        less = "prompt and tool outputs" if tools else "prompt"
+        cut = scenario.algorithm.length_cut_tokens
         raise scenario.error(
-            f"{LENGTHS}.max",
-            f"at most {limit - prompt:,.0f} tokens, engine.max_context_tokens {limit} less the "
-            f"prompt of {prompt:,.0f}",
+            f"{LENGTHS}.max" if cut is None else "algorithm.length_cut_tokens",
+            f"at most {limit - fixed:,.0f} tokens, engine.max_context_tokens {limit} less the "
+            f"{less} of {fixed:,.0f}",
             f"{lengths.cap:,.0f}",
         )
 
@@ -158,6 +222,21 @@ def _check_group_size(scenario: Scenario) -> None:
 
 def _solve_rate(scenario: Scenario, ledger: Ledger) -> SolveRate | None:
     said = scenario.workload.solve_rate
+    if scenario.algorithm.estimator == "ppo":
+        if said is not None:
+            raise scenario.error(
+                "workload.solve_rate",
+                "nothing with estimator: ppo: a critic gives every sample an advantage, so solve "
+                "rates change nothing",
+                said,
+            )
+        if scenario.algorithm.dynamic_sampling != "off":
+            raise scenario.error(
+                "algorithm.dynamic_sampling",
+                "off with estimator: ppo: a critic leaves no group without an advantage",
+                scenario.algorithm.dynamic_sampling,
+            )
+        return None
     if said is None:
         ledger.warn(
             "no_solve_rate",

@@ -13,6 +13,7 @@ from allocator.report.sections import (
     binds_section,
     compute_section,
     cost_section,
+    environment_section,
     limits_table,
     memory_section,
     rates_section,
@@ -55,6 +56,10 @@ def plan_content(plan: Plan) -> Report:
                 binds_section(plan, plan.prediction),
                 staleness_section(plan, plan.prediction),
                 tokens_section(plan.prediction),
+            ]
+            around = environment_section(plan, plan.prediction)
+            sections += [] if around is None else [around]
+            sections += [
                 cost_section(plan, plan.prediction),
                 compute_section(plan, plan.prediction),
                 memory_section(plan.prediction),

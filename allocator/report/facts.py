@@ -63,10 +63,23 @@ def pools_of(plan: Plan) -> tuple[Pool, ...]:
 
 def used_gpus(decisions: Decisions) -> dict[str, int]:
     """Return GPUs in use by pool."""
-    used = {decisions.trainer.pool: decisions.trainer.gpus}
+    used: dict[str, int] = {}
     for group in decisions.generator.groups:
         used[group.pool] = used.get(group.pool, 0) + group.engines * group.gpus_per_engine
+    trainer = decisions.trainer
+    training = used.get(trainer.pool, 0)
+    # One set of GPUs that trains and generates in turn counts once.
+    together = max(training, trainer.gpus) if shared(decisions) else training + trainer.gpus
+    used[trainer.pool] = together
+    reward = decisions.reward
+    if reward is not None and reward.pool is not None:
+        used[reward.pool] = used.get(reward.pool, 0) + reward.gpus
     return used
+
+
+def shared(decisions: Decisions) -> bool:
+    """Return whether one set of GPUs trains and generates in turn."""
+    return decisions.mode == "colocated_sync"
 
 
 def gpu_hour_usd(plan: Plan, pool_name: str, gpu: str) -> float | None:

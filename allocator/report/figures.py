@@ -1,4 +1,4 @@
-"""One picture of a plan: split, rates, staleness and the fate of tokens (needs matplotlib)."""
+"""Pictures of a plan (split, rates, staleness, tokens) and of a comparison (needs matplotlib)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ from pathlib import Path
 from textwrap import shorten
 from typing import Any
 
+from allocator.comparison.result import Comparison
 from allocator.plan import Plan
+from allocator.report.comparison import comparison_content
 from allocator.report.content import plan_content
 from allocator.report.palette import LOOKS
 from allocator.report.tree import (
@@ -19,6 +21,7 @@ from allocator.report.tree import (
     Section,
     Sentence,
     Stack,
+    Waterfall,
 )
 
 #: Pixels and dots per inch: 1600 x 900.
@@ -64,6 +67,48 @@ def plan_picture(plan: Plan, path: str | Path) -> None:
         figure = Figure(figsize=SIZE_INCHES, dpi=DPI, facecolor="white")
         _draw(figure, plan_content(plan))
         figure.savefig(path, format="png")
+
+
+def comparison_picture(comparison: Comparison, path: str | Path) -> None:
+    """Write a 1600 x 900 PNG of a comparison: the chain of dollars as a waterfall from A to B.
+
+    Raises
+    ------
+    ModuleNotFoundError
+        If matplotlib is not installed (it is a development dependency).
+    """
+    from matplotlib import rc_context
+    from matplotlib.figure import Figure
+
+    with rc_context({"text.parse_math": False, "font.family": "DejaVu Sans"}):
+        figure = Figure(figsize=SIZE_INCHES, dpi=DPI, facecolor="white")
+        report = comparison_content(comparison)
+        figure.text(0.035, 0.945, report.title, size=22, weight="bold", color=INK)
+        figure.text(0.035, 0.898, report.headline, size=17, color=INK)
+        for place, (label, side) in enumerate((("A", comparison.a), ("B", comparison.b))):
+            name = shorten(f"{label}: {side.name}", CHARACTERS)
+            figure.text(0.035, 0.862 - 0.028 * place, name, size=13, color=SOFT)
+        _waterfall(figure.add_axes((0.165, 0.06, 0.76, 0.7)), _section(report, "dollars"))
+        figure.savefig(path, format="png")
+
+
+def _waterfall(axes: Any, section: Section) -> None:
+    chart = next(block for block in section.blocks if isinstance(block, Waterfall))
+    _bare(axes)
+    places = range(len(chart.steps))
+    for place, step in zip(places, chart.steps, strict=True):
+        low, high = min(step.start, step.end), max(step.start, step.end)
+        axes.barh(place, high - low, left=low, height=0.7, color=LOOKS[step.role].colour)
+        axes.text(high, place, f"  {step.text}", va="center", size=14, weight="bold",
+                  color=INK)  # fmt: skip
+        if place + 1 < len(chart.steps):
+            axes.plot([step.end] * 2, [place, place + 1], color=SOFT, lw=1, ls=(0, (2, 2)),
+                      zorder=0)  # fmt: skip
+    axes.set_yticks(list(places), [step.label for step in chart.steps])
+    axes.set_xlim(0, 1.1 * max(max(step.start, step.end) for step in chart.steps) or 1.0)
+    axes.set_xticks([])
+    axes.invert_yaxis()
+    _title(axes, chart.unit, above=1.0)
 
 
 def _draw(figure: Any, report: Report) -> None:

@@ -20,6 +20,7 @@ from allocator.report.tree import (
     Sentence,
     Stack,
     Table,
+    Waterfall,
 )
 
 #: Everything is scoped under one class, so that a notebook or a page around it is left alone.
@@ -108,6 +109,8 @@ def _block(block: Block) -> str:
             drawn = _stack(block)
         case Bars():
             drawn = _bars(block)
+        case Waterfall():
+            drawn = _waterfall(block)
         case Histogram():
             drawn = _histogram(block)
         case Sentence():
@@ -159,6 +162,20 @@ def _bars(bars: Bars) -> str:
         f"<span><b>{escape(part.text)}</b> {escape(bars.unit) if index == 0 else ''}</span></div>"
         for index, part in enumerate(bars.parts)
     )
+
+
+def _waterfall(chart: Waterfall) -> str:
+    drawn = []
+    for step in chart.steps:
+        first, last = chart.span(step)
+        drawn.append(
+            f'<div class="rate"><span class="soft">{escape(step.label)}</span>'
+            '<div class="bar" aria-hidden="true">'
+            f'<i style="margin-left:{100 * first:.3f}%;width:{100 * (last - first):.3f}%;'
+            f'background:{LOOKS[step.role].colour}"></i></div>'
+            f"<b>{escape(step.text)}</b></div>"
+        )
+    return f'{"".join(drawn)}<p class="soft">{escape(chart.unit)}</p>'
 
 
 def _histogram(chart: Histogram) -> str:

@@ -20,6 +20,7 @@ from allocator.report.tree import (
     Sentence,
     Stack,
     Table,
+    Waterfall,
 )
 
 #: Characters that would start markup inside a line.
@@ -54,8 +55,8 @@ def _block(block: Block) -> str:
             return "\n".join(_fact(fact, isinstance(block, Notices)) for fact in block.items)
         case Stack():
             return _stack(block)
-        case Bars():
-            return _grid(("rate", block.unit), [(p.label, p.text) for p in block.parts], (1,))
+        case Bars() | Waterfall():
+            return _amounts(block)
         case Histogram():
             return _histogram(block)
         case Sentence():
@@ -83,6 +84,14 @@ def _stack(stack: Stack) -> str:
         del header[2]
         rows = [row[:2] for row in rows]
     return _grid(header, rows, (1, 2))
+
+
+def _amounts(block: Bars | Waterfall) -> str:
+    bars = isinstance(block, Bars)
+    rows = block.parts if isinstance(block, Bars) else block.steps
+    return _grid(
+        ("rate" if bars else "", block.unit), [(row.label, row.text) for row in rows], (1,)
+    )
 
 
 def _histogram(chart: Histogram) -> str:

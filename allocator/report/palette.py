@@ -12,6 +12,8 @@ from typing import Literal
 Role = Literal[
     "trainer",
     "generator",
+    "prefill",
+    "reward",
     "trained",
     "idle",
     "useful",
@@ -20,6 +22,10 @@ Role = Literal[
     "oversampled",
     "dropped_overflow",
     "failed",
+    "mixed_environment",
+    "total",
+    "dearer",
+    "cheaper",
 ]
 Tone = Literal["plain", "good", "warn", "bad", "muted"]
 
@@ -37,6 +43,8 @@ class Look:
 LOOKS: dict[Role, Look] = {
     "trainer": Look("#0072B2", "blue", "\u2588", "#"),
     "generator": Look("#E69F00", "yellow", "\u2593", "="),
+    "prefill": Look("#56B4E9", "cyan", "\u2592", "%"),
+    "reward": Look("#CC79A7", "magenta", "\u259e", "+"),
     "trained": Look("#009E73", "green", "\u2588", "#"),
     "idle": Look("#8C8C8C", "bright_black", "\u2591", "."),
     "useful": Look("#009E73", "green", "\u2588", "#"),
@@ -45,6 +53,10 @@ LOOKS: dict[Role, Look] = {
     "oversampled": Look("#56B4E9", "cyan", "\u2591", "-"),
     "dropped_overflow": Look("#F0E442", "bright_yellow", "\u259e", "+"),
     "failed": Look("#555555", "bright_black", "x", "x"),
+    "mixed_environment": Look("#0072B2", "blue", "\u259a", "*"),
+    "total": Look("#0072B2", "blue", "\u2588", "#"),
+    "dearer": Look("#D55E00", "red", "\u2593", "+"),
+    "cheaper": Look("#009E73", "green", "\u2591", "-"),
 }
 
 TONE_STYLES: dict[Tone, str] = {

@@ -86,20 +86,35 @@ def _text(value: Any) -> bool:
 
 
 #: Flat name of a decision, where it stands under `plan`, its test, and the test in words.
+#: Places under `generator.groups` start from the decode engines, which are the last.
 DECISIONS: tuple[tuple[str, tuple[str | int, ...], Callable[[Any], bool], str], ...] = (
+    ("mode", ("mode",), _text, "the name of a mode"),
     ("trainer_gpus", ("trainer", "gpus"), _whole, "a whole number of GPUs, 1 or more"),
     ("trainer_pool", ("trainer", "pool"), _text, "the name of a pool"),
     ("generator_gpus", ("generator", "gpus"), _whole, "a whole number of GPUs, 1 or more"),
     ("engines", ("generator", "engines"), _whole, "a whole number of engines, 1 or more"),
-    ("in_flight_per_engine", ("generator", "groups", 0, "in_flight_per_engine"), _whole,
+    ("in_flight_per_engine", ("generator", "groups", -1, "in_flight_per_engine"), _whole,
      "a whole number of rollouts, 1 or more"),
-    ("generator_pool", ("generator", "groups", 0, "pool"), _text, "the name of a pool"),
+    ("generator_pool", ("generator", "groups", -1, "pool"), _text, "the name of a pool"),
     ("prompts_per_step", ("prompts_per_step",), _whole, "a whole number, 1 or more"),
     ("group_size", ("group_size",), _whole, "a whole number, 1 or more"),
     ("oversampling", ("oversampling",), _at_least_one, "a number, 1 or more"),
     ("epochs", ("epochs",), _whole, "a whole number, 1 or more"),
-    ("queue_batches", ("queue_batches",), _whole, "a whole number, 1 or more"),
+    ("weights_dtype", ("generator", "groups", -1, "weights_dtype"), _text, "a number format"),
+    ("kv_dtype", ("generator", "groups", -1, "kv_dtype"), _text, "a number format"),
 )  # fmt: skip
+#: Decisions that only an asynchronous plan has.
+QUEUE = ("queue_batches", ("queue_batches",), _whole, "a whole number, 1 or more")
+#: Decisions about engines that only prefill, where the plan has any.
+PREFILL = (
+    ("prefill_engines", ("generator", "groups", 0, "engines"), _whole, "1 engine or more"),
+    ("prefill_pool", ("generator", "groups", 0, "pool"), _text, "the name of a pool"),
+)
+#: Decisions about the GPUs of a reward, where it has any.
+REWARD = (
+    ("reward_gpus", ("reward", "gpus"), _whole, "a whole number of GPUs, 1 or more"),
+    ("reward_pool", ("reward", "pool"), _text, "the name of a pool"),
+)
 LAYOUT = ("tp", "ep", "dp", "pp")
 
 
@@ -137,22 +152,31 @@ def read_decisions(path: Path) -> dict[str, Any]:
             given=_absence(data), nearest=_nearest(data, "plan"),
         )  # fmt: skip
     groups = _lookup(plan, ("generator", "groups"))
-    if not isinstance(groups, list) or len(groups) != 1:
+    roles = [_lookup(group, ("role",)) for group in groups] if isinstance(groups, list) else []
+    if roles not in (["aggregated"], ["prefill", "decode"]):
         raise ScenarioError(
-            file=file, path="plan.generator.groups", expected="one kind of engine in this version",
-            given=f"{len(groups)} kinds" if isinstance(groups, list) else shown(groups),
+            file=file, path="plan.generator.groups",
+            expected="one kind of engine, or one that prefills and one that decodes",
+            given=f"{len(groups)} kinds, {shown(roles)}" if isinstance(groups, list)
+            else shown(groups),
         )  # fmt: skip
     chosen: dict[str, Any] = {}
-    for name, where, legal, words in DECISIONS:
+    decisions = [
+        *DECISIONS,
+        *((QUEUE,) if _lookup(plan, ("mode",)) == "async" else ()),
+        *(PREFILL if len(groups) == 2 else ()),
+        *(REWARD if _lookup(plan, ("reward", "pool")) is not None else ()),
+    ]
+    for name, where, legal, words in decisions:
         value = _lookup(plan, where)
         if not legal(value):
             raise ScenarioError(file=file, path=_dotted(where), expected=words, given=_found(value))
         chosen[name] = value
-    layout = _lookup(plan, ("generator", "groups", 0, "layout"))
+    layout = _lookup(plan, ("generator", "groups", -1, "layout"))
     degrees = {key: _lookup(layout, (key,)) for key in LAYOUT}
     if not all(_whole(degree) for degree in degrees.values()):
         raise ScenarioError(
-            file=file, path="plan.generator.groups[0].layout",
+            file=file, path="plan.generator.groups[-1].layout",
             expected="degrees tp, ep, dp and pp, each 1 or more", given=_found(layout),
         )  # fmt: skip
     return {**chosen, "layout": degrees}
@@ -161,7 +185,7 @@ def read_decisions(path: Path) -> dict[str, Any]:
 def _lookup(node: Any, where: tuple[str | int, ...]) -> Any:
     for key in where:
         if isinstance(key, int):
-            node = node[key] if isinstance(node, list) and key < len(node) else None
+            node = node[key] if isinstance(node, list) and key < len(node) and node else None
         else:
             node = node.get(key) if isinstance(node, Mapping) else None
     return node

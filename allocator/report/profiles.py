@@ -10,10 +10,18 @@ from allocator.report.numbers import plural, three
 from allocator.report.palette import Tone
 from allocator.report.tree import Report, Section, Sentence, Table
 from allocator.scenario.errors import ScenarioError, nearest_of, shown
-from allocator.scenario.profiles import Catalogue, Datum, GpuProfile, ModelProfile, fold_id
+from allocator.scenario.profiles import (
+    Catalogue,
+    Datum,
+    GpuProfile,
+    ModelProfile,
+    SandboxProfile,
+    fold_id,
+)
 from allocator.scenario.records import datum_names
 
 KINDS = ("measured", "vendor", "fitted", "assumed")
+Profile = GpuProfile | ModelProfile | SandboxProfile
 
 
 def exact(datum: Datum | None) -> str:
@@ -26,8 +34,8 @@ def rounded(datum: Datum | None) -> str:
     return "" if datum is None else three(datum.value)
 
 
-def find_profile(catalogue: Catalogue, name: str) -> GpuProfile | ModelProfile:
-    """Return the GPU or model that `name` (an id or alias) stands for.
+def find_profile(catalogue: Catalogue, name: str) -> Profile:
+    """Return the GPU, model or sandbox provider that `name` (an id or alias) stands for.
 
     Raises
     ------
@@ -38,21 +46,24 @@ def find_profile(catalogue: Catalogue, name: str) -> GpuProfile | ModelProfile:
     if found is None:
         near = nearest_of(fold_id(name), catalogue.aliases)
         raise ScenarioError(
-            expected="the id or alias of a GPU or model (see `allocator profiles list`)",
+            expected="the id or alias of a GPU, model or sandbox provider"
+            " (see `allocator profiles list`)",
             given=shown(name),
             nearest=None if near is None else catalogue.aliases[near],
         )
-    return catalogue.gpu(found) if found in catalogue.gpu_ids else catalogue.model(found)
+    if found in catalogue.gpu_ids:
+        return catalogue.gpu(found)
+    return catalogue.sandbox(found) if found in catalogue.sandbox_ids else catalogue.model(found)
 
 
-def data_of(profile: GpuProfile | ModelProfile) -> dict[str, Datum]:
+def data_of(profile: Profile) -> dict[str, Datum]:
     """Return the numbers of a profile that have a value, by name."""
     named = ((name, getattr(profile, name)) for name in datum_names(type(profile)))
     return {name: datum for name, datum in named if datum is not None}
 
 
 def catalogue_content(catalogue: Catalogue) -> Report:
-    """Return all GPUs and models with their main numbers, and where rates are known."""
+    """Return all GPUs, models and sandbox providers with their main numbers."""
     gpus = [catalogue.gpu(key) for key in catalogue.gpu_ids]
     models = [catalogue.model(key) for key in catalogue.model_ids]
     gpu_table = Table(
@@ -73,30 +84,57 @@ def catalogue_content(catalogue: Catalogue) -> Report:
         ),
         (1, 2, 3),
     )  # fmt: skip
-    return Report(
-        "Profiles", "", "plain", f"{plural(len(gpus), 'GPU type')}, {plural(len(models), 'model')}",
-        "Every number with its source: allocator profiles show ID",
-        (Section("gpus", (gpu_table,)), Section("models", (model_table,))),
+    providers = [catalogue.sandbox(key) for key in catalogue.sandbox_ids]
+    sandbox_table = Table(
+        ("id", "USD/h a vCPU", "USD/h a GiB", "at once", "also called"),
+        tuple(
+            (p.id, exact(p.vcpu_usd_per_hour), exact(p.memory_gib_usd_per_hour), _at_once(p),
+             ", ".join(p.aliases))
+            for p in providers
+        ),
+        (1, 2),
     )  # fmt: skip
+    return Report(
+        "Profiles", "", "plain",
+        f"{plural(len(gpus), 'GPU type')}, {plural(len(models), 'model')},"
+        f" {plural(len(providers), 'sandbox provider')}",
+        "Every number with its source: allocator profiles show ID",
+        (Section("gpus", (gpu_table,)), Section("models", (model_table,)),
+         Section("sandboxes", (sandbox_table,))),
+    )  # fmt: skip
+
+
+def _at_once(provider: SandboxProfile) -> str:
+    limits = provider.limits_of("concurrent_sandboxes") or provider.limits_of("pool_vcpus")
+    return ", ".join(
+        f"{limit.plan} {limit.limit.value:,.0f}"
+        + ("" if limit.limit.unit == "sandbox" else f" {limit.limit.unit}")
+        for limit in limits
+    )
 
 
 def _rated(catalogue: Catalogue, model: str) -> list[str]:
     return [gpu for gpu in catalogue.gpu_ids if catalogue.rates(model, gpu)]
 
 
-def profile_content(catalogue: Catalogue, profile: GpuProfile | ModelProfile) -> Report:
-    """Return one profile: every number with its source, then its prices or its rates."""
+def profile_content(catalogue: Catalogue, profile: Profile) -> Report:
+    """Return one profile: its numbers with their sources, then prices, rates or limits."""
     rows = tuple(
         (name, exact(datum), datum.unit, datum.kind, datum.as_of or "", datum.source)
         for name, datum in data_of(profile).items()
     )
     numbers = Table(("name", "value", "unit", "kind", "as of", "source"), rows, (1,))
-    more = _prices(catalogue, profile) if isinstance(profile, GpuProfile) else _rates(
-        catalogue, profile)  # fmt: skip
+    more: tuple[Section, ...]
+    if isinstance(profile, SandboxProfile):
+        more = _limits(profile)
+    elif isinstance(profile, GpuProfile):
+        more = (_prices(catalogue, profile),)
+    else:
+        more = (_rates(catalogue, profile),)
     aliases = ", ".join(profile.aliases)
     return Report(
         profile.id, "", "plain", "", f"also called {aliases}" if aliases else "",
-        (Section("numbers", (numbers,)), more),
+        (Section("numbers", (numbers,)), *more),
     )  # fmt: skip
 
 
@@ -127,8 +165,35 @@ def _rates(catalogue: Catalogue, model: ModelProfile) -> Section:
     return Section("rates", (Table(header, rows, (3, 5), tones),))
 
 
-def profile_data(catalogue: Catalogue, profile: GpuProfile | ModelProfile) -> dict[str, Any]:
+def _limits(provider: SandboxProfile) -> tuple[Section, ...]:
+    limits = tuple(
+        (row.plan, row.name, exact(row.limit), _spread(row.limit), row.limit.unit, row.raised_by,
+         row.limit.as_of or "", row.limit.source)
+        for row in provider.limits
+    )  # fmt: skip
+    header = ("plan", "limit", "value", "low to high", "unit", "raised by", "as of", "source")
+    sections = [Section("limits", (Table(header, limits, (2,)),))]
+    if provider.starts:
+        starts = tuple(
+            ("" if row.concurrency is None else f"{row.concurrency:g}", exact(row.seconds),
+             row.what, row.seconds.kind, row.seconds.source)
+            for row in provider.starts
+        )  # fmt: skip
+        table = Table(("sandboxes", "seconds", "what", "kind", "source"), starts, (0, 1))
+        sections.append(Section("start-up", (table,)))
+    told = tuple(Sentence(f"{note.text} ({note.source})") for note in provider.notes)
+    return (*sections, Section("notes", told))
+
+
+def _spread(datum: Datum) -> str:
+    low, high = datum.low, datum.high
+    return "" if low is None or high is None else f"{low:g} to {high:g}"
+
+
+def profile_data(catalogue: Catalogue, profile: Profile) -> dict[str, Any]:
     """Return one profile with its prices or rates, as records that JSON can hold (see `plain`)."""
+    if isinstance(profile, SandboxProfile):
+        return {"sandbox": profile}
     if isinstance(profile, GpuProfile):
         return {"gpu": profile, "prices": catalogue.prices(profile.id)}
     found = [row for gpu in catalogue.gpu_ids for row in catalogue.rates(profile.id, gpu)]
@@ -161,6 +226,13 @@ def all_data(catalogue: Catalogue) -> Iterator[tuple[str, Datum]]:
                 yield f"rates/{row.id}", row.datum("alpha_s")
     for price in catalogue.prices():
         yield price.usd_per_gpu_hour.where, price.usd_per_gpu_hour
+    for provider in map(catalogue.sandbox, catalogue.sandbox_ids):
+        named = (
+            *data_of(provider).values(),
+            *(row.limit for row in provider.limits),
+            *(row.seconds for row in provider.starts),
+        )
+        yield from ((datum.where, datum) for datum in named)
 
 
 def check_catalogue(catalogue: Catalogue) -> dict[str, Any]:

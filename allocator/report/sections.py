@@ -12,6 +12,7 @@ from allocator.report.facts import (
     interval,
     pools_of,
     section_of,
+    shared,
     staleness_limit,
     used_gpus,
 )
@@ -29,7 +30,13 @@ from allocator.report.tree import (
     Stack,
     Table,
 )
-from allocator.report.words import FATES, RULE_REWARD_PEAK, bottleneck_words, cause_words
+from allocator.report.words import (
+    FATES,
+    MODE_WORDS,
+    PEAKS,
+    bottleneck_words,
+    cause_words,
+)
 
 #: Below these shares a wait or a loss is not worth a sentence, and a histogram tail not a bin.
 WORTH_SAYING = 0.005
@@ -43,12 +50,26 @@ def split_section(plan: Plan, decisions: Decisions, name: str = "split") -> Sect
     single = len({*used_gpus(decisions), *(pool.name for pool in pools)}) <= 1
     trainer = decisions.trainer
     groups = decisions.generator.groups
-    parts = [Part(_side("trainer", trainer.gpu, single), trainer.gpus, f"{trainer.gpus:,}",
-                  "trainer")]  # fmt: skip
-    for group in groups:
+    parts = []
+    if shared(decisions):
+        both = max(trainer.gpus, decisions.generator.gpus)
+        parts.append(Part(_side("both in turn", trainer.gpu, single), both, f"{both:,}", "trainer"))
+    else:
+        parts.append(
+            Part(
+                _side("trainer", trainer.gpu, single), trainer.gpus, f"{trainer.gpus:,}", "trainer"
+            )
+        )
+    for group in () if shared(decisions) else groups:
         gpus = group.engines * group.gpus_per_engine
+        role: Role = "prefill" if group.role == "prefill" else "generator"
         label = "generator" if group.role == "aggregated" else group.role
-        parts.append(Part(_side(label, group.gpu, single), gpus, f"{gpus:,}", "generator"))
+        parts.append(Part(_side(label, group.gpu, single), gpus, f"{gpus:,}", role))
+    reward = decisions.reward
+    if reward is not None and reward.pool is not None and reward.gpu is not None:
+        parts.append(
+            Part(_side("reward", reward.gpu, single), reward.gpus, f"{reward.gpus:,}", "reward")
+        )
     used = used_gpus(decisions)
     for pool in pools:
         idle = max(0, pool.gpus - used.get(pool.name, 0))
@@ -63,6 +84,11 @@ def split_section(plan: Plan, decisions: Decisions, name: str = "split") -> Sect
     rows = [Fact("trainer", f"{plural(trainer.ranks, 'rank')} of {trainer.parallelism}")]
     rows += [Fact(group.role if len(groups) > 1 else "engines", _engines(group))
              for group in groups]  # fmt: skip
+    if decisions.mode != "async":
+        rows.insert(0, Fact("mode", MODE_WORDS.get(decisions.mode, decisions.mode)))
+    if reward is not None and reward.engines:
+        each = plural(reward.gpus_per_engine, "GPU")
+        rows.append(Fact("reward", f"{reward.type}: {reward.engines:,} x {each}"))
     rows.append(Fact("step", _batch(decisions)))
     return Section(name, (Stack(tuple(parts), where), Facts(tuple(rows), inline=False)))
 
@@ -78,7 +104,8 @@ def _engines(group: EngineGroup) -> str:
         f"{group.engines:,} x {plural(group.gpus_per_engine, 'GPU')}"
         + (f", {group.layout}" if group.gpus_per_engine > 1 else "")
         + (f", {backend}" if backend else "")
-        + f"; {group.in_flight_per_engine:,} in flight each ({total:,})"
+        + (f", {group.weights_dtype}" if group.weights_dtype != "bf16" else "")
+        + (f"; {group.in_flight_per_engine:,} in flight each ({total:,})" if total else "")
     )
 
 
@@ -86,9 +113,10 @@ def _batch(decisions: Decisions) -> str:
     queue = decisions.queue_batches
     text = (
         f"{decisions.prompts_per_step:,} prompts x {decisions.group_size:,} = "
-        f"{plural(decisions.batch, 'sample')}; oversampling {given(decisions.oversampling)}; "
-        f"queue {queue:,} {'batch' if queue == 1 else 'batches'}"
+        f"{plural(decisions.batch, 'sample')}; oversampling {given(decisions.oversampling)}"
     )
+    if decisions.mode == "async":
+        text += f"; queue {queue:,} {'batch' if queue == 1 else 'batches'}"
     if decisions.epochs != 1:
         text += f"; {plural(decisions.epochs, 'epoch')}"
     share = decisions.trained_share
@@ -292,9 +320,9 @@ def compute_section(plan: Plan, prediction: Prediction) -> Section:
     facts = [
         Fact("update fraction", three(fraction) + interval(plan, "update_fraction")),
     ]
-    peak = RULE_REWARD_PEAK if reward in RULE_REWARD_PEAK.reward_types else None
+    peak = next((peak for peak in PEAKS if reward in peak.reward_types), None)
     if peak:
-        facts.append(Fact("published peak", given(peak.update_fraction), note="rules"))
+        facts.append(Fact("published peak", given(peak.update_fraction), note=peak.name))
     if without != fraction:
         facts.append(Fact("without log-probs", three(without)))
     facts += [
@@ -305,6 +333,45 @@ def compute_section(plan: Plan, prediction: Prediction) -> Section:
     if peak:
         blocks.append(Sentence(f"Peak: {peak.source}.", "muted"))
     return Section("compute", tuple(blocks))
+
+
+def environment_section(plan: Plan, prediction: Prediction) -> Section | None:
+    """Return tools, sandboxes, rewards and interruptions, where a plan has any."""
+    around, running = prediction.environment, prediction.availability
+    facts = []
+    if around.tool_s > 0:
+        facts.append(Fact("tools", three(around.tool_s), "s a rollout"))
+    if around.sandboxes > 0:
+        facts.append(
+            Fact(
+                "sandboxes", three(around.sandboxes), f"start in {three(around.sandbox_start_s)} s"
+            )
+        )
+    if around.failed_rollouts_fraction >= WORTH_SAYING:
+        lost = percent(around.failed_rollouts_fraction)
+        facts.append(Fact("lost attempts", lost, "started again", tone="warn"))
+    if around.reward_s > 0 or around.rewards_per_s is not None:
+        facts.append(Fact("reward", three(around.reward_s), "s a rollout"))
+    if around.rewards_per_s is not None:
+        most = three(around.rewards_per_s) + interval(plan, "environment.rewards_per_s")
+        facts.append(Fact("rewards", most, "a second at most"))
+    if around.prefills_per_s is not None:
+        facts.append(Fact("prefill engines", three(around.prefills_per_s), "rollouts/s at most"))
+        facts.append(Fact("KV transfer", three(around.kv_transfer_s), "s a rollout"))
+    if around.reward_usd_per_hour > 0:
+        facts.append(Fact("reward API", money(around.reward_usd_per_hour), "an hour"))
+    if around.sandbox_usd_per_hour > 0:
+        facts.append(Fact("sandbox price", money(around.sandbox_usd_per_hour), "an hour"))
+    if running.productive < 1.0 - WORTH_SAYING:
+        parts = (
+            ("evaluation", running.evaluation),
+            ("checkpoints", running.checkpoint),
+            ("restarts", running.restart),
+            ("redone work", running.redone),
+        )
+        lost = ", ".join(f"{name} {percent(share)}" for name, share in parts if share > 0)
+        facts.append(Fact("productive", percent(running.productive), note=lost, tone="warn"))
+    return Section("environment", (Facts(tuple(facts)),)) if facts else None
 
 
 def memory_section(prediction: Prediction) -> Section:

@@ -13,10 +13,10 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
 
 from allocator.plan import Plan
-from allocator.report.compare import comparison
 from allocator.report.content import plan_content
 from allocator.report.numbers import shares_in
 from allocator.report.palette import LOOKS, TONE_STYLES, Role, Tone
+from allocator.report.side_by_side import side_by_side
 from allocator.report.tree import (
     Bars,
     Block,
@@ -30,6 +30,7 @@ from allocator.report.tree import (
     Sentence,
     Stack,
     Table,
+    Waterfall,
 )
 
 WIDEST = 80
@@ -54,7 +55,7 @@ def plan_view(plan: Plan) -> ReportView:
 
 def compare_view(plan_a: Plan, plan_b: Plan, names: tuple[str, str]) -> ReportView:
     """Return a rich renderable of two plans side by side, named `names`, line by line."""
-    return ReportView(comparison(plan_a, plan_b, names))
+    return ReportView(side_by_side(plan_a, plan_b, names))
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +133,8 @@ class Painter:
                 drawn = self._stack(block)
             case Bars():
                 drawn = self._bars(block)
+            case Waterfall():
+                drawn = self._waterfall(block)
             case Histogram():
                 drawn = self._histogram(block)
             case Sentence():
@@ -176,6 +179,9 @@ class Painter:
 
     def _rows(self, facts: Sequence[Fact]) -> list[Text]:
         wide = max(len(fact.label) for fact in facts) + 1
+        if self.width - wide < NARROWEST:
+            texts = [f"{fact.label} {fact.value}" for fact in facts]
+            return [line for text in texts for line in self._wrapped(text, indent=2)]
         lines = []
         for fact in facts:
             values = textwrap.wrap(safe(fact.value), self.width - wide, break_on_hyphens=False)
@@ -234,6 +240,20 @@ class Painter:
             line.append(f" {part.text}", "bold")
             if index == 0 and line.cell_len + 1 + len(bars.unit) <= self.width:
                 line.append(f" {bars.unit}")
+            lines.append(line)
+        return lines
+
+    def _waterfall(self, chart: Waterfall) -> list[Text]:
+        label = max(len(step.label) for step in chart.steps)
+        text = max(len(step.text) for step in chart.steps)
+        room = max(1, self.width - label - text - 2)
+        lines = []
+        for step in chart.steps:
+            first, last = (round(room * share) for share in chart.span(step))
+            line = Text().append(f"{step.label:<{label}} ", "dim")
+            line.append(f"{step.text:>{text}} ", "bold")
+            line.append(" " * min(first, room - 1))
+            line.append(self.glyph(step.role) * max(1, last - first), LOOKS[step.role].style)
             lines.append(line)
         return lines
 

@@ -65,6 +65,30 @@ class Bars:
 
 
 @dataclass(frozen=True, slots=True)
+class Step:
+    """One step of a waterfall: where it starts and ends, and the number printed beside it."""
+
+    label: str
+    start: float
+    end: float
+    text: str
+    role: Role
+
+
+@dataclass(frozen=True, slots=True)
+class Waterfall:
+    """Steps from one amount to another, on one scale that starts at 0; no amount is below 0."""
+
+    steps: tuple[Step, ...]
+    unit: str
+
+    def span(self, step: Step) -> tuple[float, float]:
+        """Return where a step lies, lower end first, as shares of the scale's length."""
+        top = max(max(step.start, step.end) for step in self.steps) or 1.0
+        return min(step.start, step.end) / top, max(step.start, step.end) / top
+
+
+@dataclass(frozen=True, slots=True)
 class Histogram:
     """Shares of the values first, first + 1, ... ; the last bin holds the rest when open-ended.
 
@@ -124,7 +148,7 @@ class Table:
         return self.tones[row] if row < len(self.tones) else "plain"
 
 
-Block = Facts | Notices | Stack | Bars | Histogram | Sentence | Table
+Block = Facts | Notices | Stack | Bars | Waterfall | Histogram | Sentence | Table
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,6 +40,8 @@ CAUSES: dict[str, str] = {
     "signal": "Groups without signal are generated but train nothing.",
     "tools": "Rollouts spend their time waiting for tools.",
     "imbalance": "Trainer ranks wait for the one with the longest sequences.",
+    "weight_sync": "It waits for new weights to be copied.",
+    "sandbox": "Sandboxes lose rollouts, which are generated again.",
 }
 
 FATES: tuple[tuple[Role, str], ...] = (
@@ -49,25 +51,43 @@ FATES: tuple[tuple[Role, str], ...] = (
     ("oversampled", "oversampled"),
     ("dropped_overflow", "overflow"),
     ("failed", "failed"),
+    ("mixed_environment", "resumed"),
 )
+
+MODE_WORDS: dict[str, str] = {
+    "one_step_off": "one step off: the next batch is generated while this one is trained on",
+    "disaggregated_sync": "synchronous on GPUs apart: generator and trainer take turns",
+    "colocated_sync": "synchronous on one set of GPUs, which generates and trains in turn",
+}
 
 
 @dataclass(frozen=True, slots=True)
 class PublishedPeak:
     """Update fraction at which published runs did best, and how far that can be trusted."""
 
+    name: str
     update_fraction: float
     reward_types: tuple[str, ...]
     kind: str
     source: str
 
 
-#: The fraction for rule rewards; design rests on LoRA runs of 1.5-7B on maths, hence a prior.
-RULE_REWARD_PEAK = PublishedPeak(
-    update_fraction=0.72,
-    reward_types=("sparse", "structured"),
-    kind="measured",
-    source="RACE (Wilhelm & Kao 2026), a prior from LoRA 1.5-7B on maths",
+#: Best native reward by kind of reward: LoRA runs of 1.5-7B on maths, hence priors.
+PEAKS = (
+    PublishedPeak(
+        name="rules",
+        update_fraction=0.72,
+        reward_types=("sparse", "structured", "dense"),
+        kind="measured",
+        source="RACE (Wilhelm & Kao 2026), a prior from LoRA 1.5-7B on maths",
+    ),
+    PublishedPeak(
+        name="reward models",
+        update_fraction=0.445,
+        reward_types=("proxy_prm", "prm"),
+        kind="measured",
+        source="RACE (Wilhelm & Kao 2026), 0.44 to 0.45, a prior from LoRA 1.5-7B on maths",
+    ),
 )
 
 

@@ -1,8 +1,8 @@
-"""The algorithm and its flow control: estimator, groups, oversampling, queue, staleness, reward."""
+"""The algorithm and its flow control: estimator, groups, mode, oversampling, queue, staleness."""
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_args
 
 from pydantic import Discriminator, Tag, model_validator
 
@@ -15,7 +15,11 @@ from allocator.scenario.quantity import (
     Positive,
     assumed,
 )
-from allocator.scenario.section import Flag, Section, by_shape, key, refuse
+from allocator.scenario.section import Flag, Section, Text, by_shape, key, refuse
+
+#: How generation and training may interleave. `async` streams rollouts through a queue; the others
+#: generate batch by batch.
+Mode = Literal["async", "one_step_off", "disaggregated_sync", "colocated_sync"]
 
 
 class Lora(Section):
@@ -48,10 +52,28 @@ class WeightSync(Section):
     generator_pauses: Flag = key("Whether engines stop decoding during the transfer", default=True)
 
 
+class Switch(Section):
+    """What a GPU pays when it changes between generating and training."""
+
+    offload_s: NonNegative | None = key(
+        "Time to move the engine's weights and cache off the GPU; not set: estimated from bytes",
+        unit="s",
+        default=None,
+    )
+    onload_s: NonNegative | None = key(
+        "Time to bring the trainer's state back; not set: estimated from bytes",
+        unit="s",
+        default=None,
+    )
+
+
 class Algorithm(Section):
     """The optimiser's view of a step: what is sampled, kept and trained on."""
 
-    estimator: Literal["grpo", "gspo", "rloo"] = key("Advantage estimator", default="grpo")
+    estimator: Literal["grpo", "gspo", "rloo", "ppo"] = key("Advantage estimator", default="grpo")
+    critic: Text | None = key(
+        "Catalogue id of the value model; ppo only; not set: as large as the policy", default=None
+    )
     training: Training = key("All weights, or adapters of some rank", default="full")
     group_size: CountOrRange = key("Rollouts per prompt", unit="rollouts", default=16)
     prompts_per_step: CountOrRange = key(
@@ -61,7 +83,7 @@ class Algorithm(Section):
     weight_sync_every_steps: Count = key(
         "Optimiser batches between weight syncs", unit="steps", default=1
     )
-    weight_update: Literal["in_flight"] = key(
+    weight_update: Literal["in_flight", "drain", "abort", "retract"] = key(
         "What happens to rollouts in flight when weights change", default="in_flight"
     )
     weight_sync: WeightSync = key("Cost of a weight sync", default=WeightSync.model_construct())
@@ -78,16 +100,71 @@ class Algorithm(Section):
     dispatch_scope: Literal["engine", "global"] = key(
         "Whether the limit on rollouts in flight holds per engine or over all", default="engine"
     )
-    mode: Literal["async"] = key("How generation and training interleave", default="async")
+    mode: Literal[Mode, "auto"] = key(
+        "How generation and training interleave; auto: whichever is best", default="async"
+    )
+    switch: Switch = key(
+        "Cost of turning GPUs over between generation and training; mode colocated_sync only",
+        default=Switch.model_construct(),
+    )
     oversampling: FactorOrRange = key("Rollouts dispatched per rollout kept", default=1.0)
     oversampling_by: Literal["group", "sample"] = key(
         "Whether surplus groups or surplus samples are discarded", default="group"
     )
-    partial_rollout: Literal[False] = key(
+    partial_rollout: Flag = key(
         "Whether unfinished rollouts resume in a later batch", default=False
+    )
+    mixed_environment: Literal["keep", "exclude"] = key(
+        "Whether samples resumed in a later batch count as useful", default="keep"
+    )
+    length_cut_tokens: Count | None = key(
+        "Response tokens at which a rollout is stopped, to be trained on as it stands; not set: "
+        "no cut",
+        unit="tokens",
+        default=None,
     )
     epochs: CountOrRange = key("Passes over each batch", unit="passes", default=1)
     trained_share: Literal[1] = key("Share of a group's samples that is trained on", default=1)
+
+    @model_validator(mode="after")
+    def _nothing_dead(self) -> Algorithm:
+        if self.critic is not None and self.estimator != "ppo":
+            raise refuse(f"no critic: {self.estimator} trains none", self.critic, at=("critic",))
+        if self.mode not in ("colocated_sync", "auto"):
+            for name in Switch.model_fields:
+                if getattr(self.switch, name) is not None:
+                    raise refuse(
+                        f"no switch: in mode {self.mode} no GPU changes its role",
+                        getattr(self.switch, name).value,
+                        at=("switch", name),
+                    )
+        if self.mode not in ("async", "auto") and self.weight_update != "in_flight":
+            raise refuse(
+                f"in_flight: in mode {self.mode} no rollout is in flight when weights change",
+                self.weight_update,
+                at=("weight_update",),
+                nearest="in_flight",
+            )
+        if self.mode == "async" and self.partial_rollout and self.weight_update != "abort":
+            raise refuse(
+                "false, or weight_update: abort beside it (in mode async other rollouts are never "
+                "stopped)",
+                True,
+                at=("partial_rollout",),
+            )
+        if self.mixed_environment == "exclude" and not self.partial_rollout:
+            raise refuse(
+                "keep, or partial_rollout: true beside it",
+                self.mixed_environment,
+                at=("mixed_environment",),
+                nearest="keep",
+            )
+        return self
+
+    @property
+    def modes(self) -> tuple[Mode, ...]:
+        """Modes to choose from; one when it is fixed."""
+        return get_args(Mode) if self.mode == "auto" else (self.mode,)
 
 
 class Queue(Section):
@@ -141,14 +218,3 @@ class Staleness(Section):
         if self.metric is not None:
             return self.metric
         return "max" if self.enforce == "reject" else "mean"
-
-
-class Reward(Section):
-    """The reward: computed by rules, without a model and without GPUs."""
-
-    type: Literal["sparse", "structured"] = key("Kind of reward", default="sparse")
-    cpu_s: NonNegative = key(
-        "Time between the end of a rollout and its reward, added to the rollout's latency",
-        unit="s",
-        default=assumed(0.0, "default: rule checked at once"),
-    )

@@ -18,6 +18,7 @@ from allocator.scenario.errors import shown
 from allocator.scenario.quantity import Bounds, FloatRange, IntRange, Quantity
 from allocator.scenario.schema import Scenario
 from allocator.scenario.section import Section
+from allocator.scenario.table import Table
 
 _PLAIN_TEXT: dict[Any, str] = {
     int: "a whole number",
@@ -170,7 +171,9 @@ def _is_one_block(annotation: Any) -> bool:
 
 def legal_text(annotation: Any) -> str:
     """Return in words what a value of this type may be, for example ``a number in (0, 1]``."""
-    texts = dict.fromkeys(_form_text(member) for member in _members(annotation))
+    texts = list(dict.fromkeys(_form_text(member) for member in _members(annotation)))
+    if len(texts) == 2 and texts[1] == f"a list of {texts[0]}":
+        return f"{texts[0]}, or a list of these"
     return " or ".join(texts)
 
 
@@ -180,10 +183,8 @@ def _form_text(member: Any) -> str:
     if get_origin(base) is Literal:
         return _choice_text(get_args(base))
     if get_origin(base) is tuple:
-        item = get_args(base)[0]
-        if get_origin(item) is tuple:
-            return "a block of probability: tokens"
-        return f"a list of {legal_text(item)}"
+        table = next((item for item in metadata if isinstance(item, Table)), None)
+        return table.text() if table else f"a list of {legal_text(get_args(base)[0])}"
     if base in {IntRange, FloatRange}:
         return "{min, max, step}"
     if base is Quantity:

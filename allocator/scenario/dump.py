@@ -11,7 +11,6 @@ from allocator.scenario.paths import parse_path
 from allocator.scenario.quantity import Quantity
 from allocator.scenario.schema import Scenario
 from allocator.scenario.section import Section
-from allocator.scenario.workload import LengthsByQuantiles
 
 _WIDTH = 100
 _PLAIN = re.compile(r"[A-Za-z][A-Za-z0-9_.+/-]*\Z")
@@ -23,19 +22,16 @@ def plain_value(value: Any) -> Any:
     """Return a value of the schema as JSON-ready data.
 
     Quantities that were stated without spread or source become bare numbers; keys that are not
-    set are left out.
+    set are left out, and pairs become the block they were read from.
     """
     if isinstance(value, Quantity):
         if value.kind == "stated" and not value.has_spread and value.source is None:
             return _short(value.value)
         return _block(value)
     if isinstance(value, Section):
-        block = _block(value)
-        if isinstance(value, LengthsByQuantiles):
-            block["quantiles"] = {
-                probability: _short(tokens) for probability, tokens in value.quantiles
-            }
-        return block
+        return _block(value)
+    if isinstance(value, tuple) and any(isinstance(item, tuple) for item in value):
+        return {_short(where): _short(number) for where, number in value}
     if isinstance(value, tuple):
         return [plain_value(item) for item in value]
     return _short(value)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, Discriminator, Tag, model_validator
+from pydantic import AfterValidator, BeforeValidator, Discriminator, Tag, model_validator
 
 from allocator.scenario.quantity import Count, NonNegative, Positive, PositiveShare, assumed
-from allocator.scenario.section import Section, Text, by_shape, key, refuse
+from allocator.scenario.section import Section, Text, by_shape, key, nothing_if_empty, refuse
 
 
 class Layout(Section):
@@ -93,13 +93,34 @@ class Rates(Section):
         return {**rest, "decode": {**decode, "at_context_tokens": data["at_context_tokens"]}}
 
 
-def _nothing_if_empty(value: object) -> object:
-    return None if value == {} else value
-
-
 Layouts = Annotated[
     Annotated[Literal["auto"], Tag("<auto>")] | Annotated[tuple[Layout, ...], Tag("<layouts>")],
     Discriminator(by_shape(mapping="<layouts>", sequence="<layouts>", other="<auto>")),
+]
+
+
+def _choice(value: str | tuple[str, ...]) -> str | tuple[str, ...]:
+    if isinstance(value, str):
+        return value
+    if not value or len(set(value)) < len(value):
+        raise refuse("one format or more, each once", value)
+    return value if len(value) > 1 else value[0]
+
+
+WeightsDtype = Literal["bf16", "fp8", "nvfp4", "mxfp4"]
+KvDtype = Literal["bf16", "fp8"]
+
+_one_or_list = Discriminator(by_shape(mapping="<one>", sequence="<list>", other="<one>"))
+
+WeightsDtypes = Annotated[
+    Annotated[WeightsDtype, Tag("<one>")] | Annotated[tuple[WeightsDtype, ...], Tag("<list>")],
+    _one_or_list,
+    AfterValidator(_choice),
+]
+KvDtypes = Annotated[
+    Annotated[KvDtype, Tag("<one>")] | Annotated[tuple[KvDtype, ...], Tag("<list>")],
+    _one_or_list,
+    AfterValidator(_choice),
 ]
 
 
@@ -112,11 +133,12 @@ class Engine(Section):
     backend_version: Text | None = key(
         "Version of the backend, as its profile names it", default=None
     )
-    weights_dtype: Literal["bf16", "fp8", "nvfp4", "mxfp4"] = key(
-        "Format of the weights while generating (mxfp4: experts only, the rest BF16)",
+    weights_dtype: WeightsDtypes = key(
+        "Format of the weights while generating (mxfp4: experts only, the rest BF16), or formats "
+        "to choose from",
         default="bf16",
     )
-    kv_dtype: Literal["bf16", "fp8"] = key("Format of the KV cache", default="bf16")
+    kv_dtype: KvDtypes = key("Format of the KV cache, or formats to choose from", default="bf16")
     memory_fraction: PositiveShare = key(
         "Share of GPU memory that weights and KV cache may fill",
         unit="fraction",
@@ -127,16 +149,16 @@ class Engine(Section):
     layouts: Layouts = key(
         "Engine layouts to choose from; auto: those with a profile", default="auto"
     )
-    disaggregation: Literal["never"] = key(
-        "Whether prefill runs on engines of its own", default="never"
+    disaggregation: Literal["never", "auto", "always"] = key(
+        "Whether prefill runs on engines of its own; auto: where that is better", default="never"
     )
-    kv_during_tools: Literal["hold"] = key(
+    kv_during_tools: Literal["hold", "evict"] = key(
         "What happens to a sequence's cache while a tool runs", default="hold"
     )
     max_context_tokens: Count | None = key(
         "Longest context an engine accepts; not set: the model's own", unit="tokens", default=None
     )
-    rates: Annotated[Rates | None, BeforeValidator(_nothing_if_empty)] = key(
+    rates: Annotated[Rates | None, BeforeValidator(nothing_if_empty)] = key(
         "Rate laws measured by the user; not set: profiles", default=None
     )
     estimate: Literal["allow", "refuse"] = key(
@@ -148,3 +170,15 @@ class Engine(Section):
         if not self.layouts:
             raise refuse("auto or at least one layout", [], at=("layouts",))
         return self
+
+    @property
+    def weights_dtypes(self) -> tuple[WeightsDtype, ...]:
+        """Formats of the weights to choose from; one when it is fixed."""
+        said = self.weights_dtype
+        return said if isinstance(said, tuple) else (said,)
+
+    @property
+    def kv_dtypes(self) -> tuple[KvDtype, ...]:
+        """Formats of the KV cache to choose from; one when it is fixed."""
+        said = self.kv_dtype
+        return said if isinstance(said, tuple) else (said,)

@@ -5,19 +5,26 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Literal, get_args
 
-from pydantic import BeforeValidator, Discriminator, Tag, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Discriminator,
+    Tag,
+    field_validator,
+    model_validator,
+)
 
 from allocator.scenario.errors import nearest_of
-from allocator.scenario.quantity import Count, NonNegative, Positive, Share
+from allocator.scenario.quantity import Count, NonNegative, Positive, Share, WholeFromZero
 from allocator.scenario.section import Section, Text, key, refuse
 
 PublishedKind = Literal["owner_neocloud", "owner_hyperscaler", "rental"]
 PRICE_KINDS = (*get_args(PublishedKind), "ownership")
 
-Role = Literal["trainer", "decode"]
+Role = Literal["trainer", "prefill", "decode", "reward"]
 ROLES: tuple[Role, ...] = get_args(Role)
-# The contract's list of a pool that may do anything; a plan of this version uses the ROLES of it.
-EVERY_ROLE = ("trainer", "prefill", "decode", "reward")
+#: Roles that every plan has to place.
+NEEDED_ROLES: tuple[Role, ...] = ("trainer", "decode")
 
 
 class StatedPrice(Section):
@@ -88,17 +95,14 @@ PriceChoice = Annotated[
 ]
 
 
-def _planned_roles(value: object) -> object:
-    if isinstance(value, (list, tuple)) and all(isinstance(role, str) for role in value):
-        if sorted(value) == sorted(EVERY_ROLE):
-            return ROLES
-        if not value or len(set(value)) < len(value):
-            raise refuse(f"each of {', '.join(ROLES)} at most once, and one at least", value)
-    return value
+def _distinct(roles: tuple[Role, ...]) -> tuple[Role, ...]:
+    if not roles or len(set(roles)) < len(roles):
+        raise refuse(f"each of {', '.join(ROLES)} at most once, and one at least", roles)
+    return roles
 
 
 class Pool(Section):
-    """GPUs of one kind that may be split between trainer and generator."""
+    """GPUs of one kind that may be split between the roles of a run."""
 
     name: Text = key("Name of the pool in plans and limits; not set: its gpu", default="")
     gpu: Text = key("GPU id or alias of the catalogue")
@@ -106,11 +110,14 @@ class Pool(Section):
     granularity: Literal["node", "gpu"] = key(
         "Smallest piece of the pool a role may take", default="node"
     )
-    roles: Annotated[tuple[Role, ...], BeforeValidator(_planned_roles)] = key(
+    roles: Annotated[tuple[Role, ...], AfterValidator(_distinct)] = key(
         "What the pool may be used for", default=ROLES
     )
     price: PriceChoice = key(
         "What a GPU-hour costs", default=PublishedPrice.model_construct(kind="rental")
+    )
+    spare_gpus: WholeFromZero = key(
+        "GPUs of the pool kept as spares: paid for, and used by no role", unit="GPUs", default=0
     )
 
     @model_validator(mode="before")
@@ -120,6 +127,29 @@ class Pool(Section):
             return {"name": data["gpu"], **data}
         return data
 
+    @model_validator(mode="after")
+    def _some_in_use(self) -> Pool:
+        if self.spare_gpus >= self.gpus:
+            raise refuse(
+                f"a whole number < gpus ({self.gpus})", self.spare_gpus, at=("spare_gpus",)
+            )
+        return self
+
+
+def _two_pools(names: tuple[str, ...]) -> tuple[str, ...]:
+    if len(names) != 2 or names[0] == names[1]:
+        raise refuse("the names of two different pools", names)
+    return names
+
+
+class Link(Section):
+    """The network between two pools."""
+
+    between: Annotated[tuple[Text, ...], AfterValidator(_two_pools)] = key(
+        "Names of the two pools, in any order"
+    )
+    gbit_per_s: Positive = key("Bandwidth for all traffic between them", unit="Gbit/s")
+
 
 class Hardware(Section):
     """The pools a plan may draw on."""
@@ -128,7 +158,10 @@ class Hardware(Section):
         "Whether idle GPUs are paid for; on_demand needs a target or budget.hours",
         default="reserved",
     )
-    pools: tuple[Pool, ...] = key("At least one pool, with a place for every role")
+    pools: tuple[Pool, ...] = key("At least one pool, with a place for trainer and decode")
+    links: tuple[Link, ...] = key(
+        "Bandwidth between pools, where it is less than their own networks carry", default=()
+    )
 
     @field_validator("pools", mode="after")
     @classmethod
@@ -140,7 +173,7 @@ class Hardware(Section):
             if pool.name in seen:
                 raise refuse("a name no other pool has", pool.name, at=(place, "name"))
             seen.add(pool.name)
-        for role in ROLES:
+        for role in NEEDED_ROLES:
             if not any(role in pool.roles for pool in pools):
                 raise refuse(f"a pool with the role {role}", [pool.name for pool in pools])
         return pools
@@ -160,6 +193,27 @@ class Hardware(Section):
                     at=(place, "price", "vintage"),
                 )
         return pools
+
+    @model_validator(mode="after")
+    def _known_links(self) -> Hardware:
+        names = [pool.name for pool in self.pools]
+        linked: set[frozenset[str]] = set()
+        for place, link in enumerate(self.links):
+            for end, name in enumerate(link.between):
+                if name not in names:
+                    raise refuse(
+                        f"the name of a pool: {', '.join(names)}",
+                        name,
+                        at=("links", place, "between", end),
+                        nearest=nearest_of(name, names),
+                    )
+            pair = frozenset(link.between)
+            if pair in linked:
+                raise refuse(
+                    "one link for a pair of pools", link.between, at=("links", place, "between")
+                )
+            linked.add(pair)
+        return self
 
     def pool(self, name: str) -> Pool | None:
         """Return the pool called `name`, or None."""

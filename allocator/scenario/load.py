@@ -145,7 +145,7 @@ def _build(data: dict[str, Any], origin: Origin) -> Scenario:
     if errors:
         raise join_errors(errors)
     # A missing file is found now, with its line, and not when a solver first needs it.
-    _ = scenario.model_file, scenario.lengths_file
+    _ = scenario.model_file, scenario.lengths_file, scenario.latency_file
     return scenario
 
 

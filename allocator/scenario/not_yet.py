@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from allocator.scenario.hardware import EVERY_ROLE, ROLES
 from allocator.scenario.paths import Part, parse_path
 
 
@@ -20,21 +19,6 @@ def _stated(value: object) -> bool:
 
 def _is_list(value: object) -> bool:
     return isinstance(value, (list, tuple))
-
-
-def _is_distribution(value: object) -> bool:
-    return (
-        _is_list(value)
-        or isinstance(value, str)
-        or (isinstance(value, Mapping) and "value" not in value)
-    )
-
-
-def _beyond_roles(value: object) -> bool:
-    # The contract's list of all roles says "anything"; this version then uses what it can.
-    if not isinstance(value, (list, tuple)) or not all(isinstance(role, str) for role in value):
-        return False
-    return sorted(value) != sorted(EVERY_ROLE) and bool(set(value) & (set(EVERY_ROLE) - set(ROLES)))
 
 
 @dataclass(frozen=True)
@@ -78,21 +62,13 @@ def _same(value: object, legal: object) -> bool:
 _ONE_MODEL = "this version plans one model, not a choice between several"
 _ONE_ENGINE = "this version takes one engine description for all pools"
 _ONE_FORMAT = "this version takes one, not a choice between several"
-_ONE_TURN = "this version plans rollouts of one turn"
 _ONE_LENGTH = "in this version all classes share the workload's lengths"
 _COEFFICIENTS = "this version takes coefficients, not a file of points"
-_NO_CRITIC = "this version plans estimators without a critic"
-_RULES = "this version plans rule rewards, without a model"
-_NO_SANDBOX = "this version plans no sandboxes"
 
 NOT_YET: tuple[NotYet, ...] = (
     NotYet("model", _ONE_MODEL, refused=_is_list),
     NotYet("engine", _ONE_ENGINE, refused=_is_list),
     NotYet("engine.backend", _ONE_FORMAT, refused=_is_list),
-    NotYet("engine.weights_dtype", _ONE_FORMAT, refused=_is_list),
-    NotYet("engine.kv_dtype", _ONE_FORMAT, refused=_is_list),
-    NotYet("engine.disaggregation", "this version runs prefill on the decode engines", ("never",)),
-    NotYet("engine.kv_during_tools", "this version keeps the cache while a tool runs", ("hold",)),
     NotYet("engine.rates.decode.points", _COEFFICIENTS),
     NotYet("engine.rates.prefill.points", _COEFFICIENTS),
     NotYet(
@@ -101,54 +77,17 @@ NOT_YET: tuple[NotYet, ...] = (
         (1,),
     ),
     NotYet("trainer.offload", "this version keeps optimiser state on the GPU", (False,)),
-    NotYet("workload.turns", _ONE_TURN, (1,)),
-    NotYet("workload.tool_tokens_per_turn", _ONE_TURN, (0,)),
-    NotYet(
-        "workload.tool_s",
-        "this version takes one number of seconds, not a distribution or a file",
-        refused=_is_distribution,
-    ),
     NotYet("workload.response_tokens", "this version takes one distribution", refused=_is_list),
     NotYet("workload.solve_rate[*].response_tokens", _ONE_LENGTH),
-    NotYet("algorithm.estimator", _NO_CRITIC, ("grpo", "gspo", "rloo")),
-    NotYet("algorithm.critic", _NO_CRITIC),
-    NotYet("algorithm.mode", "the only mode this version plans", ("async",)),
-    NotYet(
-        "algorithm.weight_update", "in this version rollouts go on with new weights", ("in_flight",)
-    ),
     NotYet("algorithm.trained_share", "this version trains on whole groups", (1,)),
-    NotYet("algorithm.partial_rollout", "this version resumes no unfinished rollout", (False,)),
     NotYet("queue.overflow", "in this version the oldest finished rollouts go", ("drop_oldest",)),
     NotYet(
         "staleness.reference", "this version counts from the start of the rollout", ("submission",)
     ),
-    NotYet("reward.type", _RULES, ("sparse", "structured")),
-    NotYet("reward.workers", "in this version reward time is latency, whoever computes it"),
-    NotYet("reward.model", _RULES),
-    NotYet("reward.placement", _RULES),
-    NotYet("reward.latency_s", "in this version cpu_s is the latency of a reward"),
-    NotYet("reward.calls", _RULES),
-    NotYet("reward.tokens", _RULES),
-    NotYet("reward.usd_per_mtok", _RULES),
-    NotYet("sandbox.provider", _NO_SANDBOX, ("none",)),
-    NotYet("sandbox.per_rollout", _NO_SANDBOX),
-    NotYet("sandbox.max_concurrent", _NO_SANDBOX),
-    NotYet("sandbox.start_s", _NO_SANDBOX),
-    NotYet("sandbox.failure_fraction", _NO_SANDBOX),
-    NotYet("sandbox.timeout_s", _NO_SANDBOX),
-    NotYet("sandbox.usd_per_hour", _NO_SANDBOX),
     NotYet("hardware.pools[*].granularity", "this version allots nodes or GPUs", ("node", "gpu")),
-    NotYet("hardware.links", "in this version no traffic between pools is limited"),
     NotYet("hardware.pools[*].engine", _ONE_ENGINE),
-    NotYet(
-        "hardware.pools[*].roles",
-        "in this version prefill and rewards need no GPUs of their own",
-        refused=_beyond_roles,
-    ),
     NotYet("budget.power_kw", "this version limits no power"),
     NotYet("value.model", "this version has no law of diminishing returns", ("none",)),
-    NotYet("evaluation", "this version charges no evaluation runs"),
-    NotYet("checkpoint", "this version charges no checkpoints"),
     NotYet("calibration", "this version corrects no profile"),
     NotYet("phases", "this version plans one workload for the whole run"),
     NotYet("replan", "this version makes one plan for the whole run"),

@@ -1,4 +1,4 @@
-"""The catalogue of GPUs, models, prices and rates: one index file in, frozen records out.
+"""The catalogue of hardware, models, prices, rates and sandboxes: one index file, frozen records.
 
 The data lives in ``hardware_profiles`` and is generated from ``hardware_profiles/sources`` by
 ``tools/build_profiles.py``. Only ``index.json`` is read at run time; records are built when asked
@@ -17,6 +17,7 @@ from typing import Any
 
 import hardware_profiles
 from allocator.scenario.errors import ScenarioError, nearest_of, shown
+from allocator.scenario.providers import SandboxLimit, SandboxProfile, SandboxStart, SourcedNote
 from allocator.scenario.records import (
     Datum,
     DecodePoint,
@@ -46,6 +47,10 @@ __all__ = [
     "PrefillFit",
     "PrefillPoint",
     "RateRow",
+    "SandboxLimit",
+    "SandboxProfile",
+    "SandboxStart",
+    "SourcedNote",
     "TrainingRate",
     "fold_id",
     "load_catalogue",
@@ -121,9 +126,17 @@ class Catalogue:
         return tuple(self._index["models"])
 
     @property
+    def sandbox_ids(self) -> tuple[str, ...]:
+        """Ids of all providers of sandboxes."""
+        return tuple(self._index["sandboxes"])
+
+    @property
     def aliases(self) -> Mapping[str, str]:
         """Every accepted name in folded form (see `fold_id`), ids included, to its id."""
-        return MappingProxyType({**self._index["gpu_aliases"], **self._index["model_aliases"]})
+        tables = ("gpu_aliases", "model_aliases", "sandbox_aliases")
+        return MappingProxyType(
+            {name: key for table in tables for name, key in self._index[table].items()}
+        )
 
     @property
     def sources(self) -> Mapping[str, Mapping[str, str | None]]:
@@ -169,6 +182,38 @@ class Catalogue:
             note=entry.get("note"),
             aliases=tuple(entry["aliases"]),
             **self._data(f"models/{key}", entry["values"]),
+        )
+
+    @cache  # noqa: B019  (one catalogue lives as long as the process)
+    def sandbox(self, name: str) -> SandboxProfile:
+        """Return the profile of the sandbox provider `name` (an id or alias)."""
+        key = self._resolve("sandbox provider", name, self._index["sandbox_aliases"])
+        entry, where = self._index["sandboxes"][key], f"sandboxes/{key}"
+        return SandboxProfile(
+            id=key,
+            aliases=tuple(entry["aliases"]),
+            limits=tuple(
+                SandboxLimit(
+                    row["name"],
+                    row["plan"],
+                    row["raised_by"],
+                    self._datum(f"{where}.limits[{position}]", row["limit"]),
+                )
+                for position, row in enumerate(entry["limits"])
+            ),
+            starts=tuple(
+                SandboxStart(
+                    row["what"],
+                    row["concurrency"],
+                    self._datum(f"{where}.starts[{position}]", row["seconds"]),
+                )
+                for position, row in enumerate(entry["starts"])
+            ),
+            notes=tuple(
+                SourcedNote(row["text"], self._title(row["source"]), self._date(row["source"]))
+                for row in entry["notes"]
+            ),
+            **self._data(where, entry["values"]),
         )
 
     def model_from_config(self, path: str | Path) -> ModelProfile:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import NamedTuple, NoReturn
+from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 from allocator.scenario.errors import ScenarioError
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 
 @dataclass(frozen=True, slots=True)
@@ -309,8 +312,8 @@ class HostedPrice:
     cached_prefill_usd_per_mtok: Datum | None
 
 
-def datum_names(record: type[GpuProfile] | type[ModelProfile]) -> tuple[str, ...]:
-    """Return the names of the numbers that `record` may hold."""
+def datum_names(record: type[DataclassInstance]) -> tuple[str, ...]:
+    """Return the names of the numbers that a record may hold."""
     return tuple(field.name for field in fields(record) if "Datum" in str(field.type))
 
 

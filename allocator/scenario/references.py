@@ -10,9 +10,11 @@ from pathlib import Path
 
 from allocator.scenario.errors import ScenarioError, shown
 from allocator.scenario.origin import Origin
+from allocator.scenario.quantity import Bounds
 
 LENGTHS_COLUMN = "response_tokens"
-LENGTHS_FILE_BYTES = 20_000_000
+LATENCY_COLUMN = "tool_s"
+COLUMN_FILE_BYTES = 20_000_000
 
 
 def resolve_reference(reference: str, path: str, origin: Origin) -> Path:
@@ -71,52 +73,79 @@ def read_lengths_file(path: str | PathLike[str]) -> tuple[float, ...]:
     ScenarioError
         With file and line, for anything else.
     """
+    return _read_column(path, LENGTHS_COLUMN, Bounds(low=0, low_open=True))
+
+
+def read_latency_file(path: str | PathLike[str]) -> tuple[float, ...]:
+    """Return the times of a CSV file: a header `tool_s`, a number per row.
+
+    Parameters
+    ----------
+    path : path-like
+        UTF-8 file of at most 20 MB. Empty lines are skipped.
+
+    Returns
+    -------
+    tuple of float
+        Seconds, each finite and >= 0, at least one > 0, in file order.
+
+    Raises
+    ------
+    ScenarioError
+        With file and line, for anything else.
+    """
+    times = _read_column(path, LATENCY_COLUMN, Bounds(low=0))
+    if not any(times):
+        raise ScenarioError(
+            file=str(path), path=LATENCY_COLUMN, expected="a number > 0 in some row", given="zeros"
+        )
+    return times
+
+
+def _read_column(path: str | PathLike[str], column: str, legal: Bounds) -> tuple[float, ...]:
     file = str(path)
-    text = read_text(path, LENGTHS_FILE_BYTES)
+    text = read_text(path, COLUMN_FILE_BYTES)
     rows = csv.reader(io.StringIO(text, newline=""))
-    lengths: list[float] = []
+    numbers: list[float] = []
     header_seen = False
+
+    def wrong_row(expected: str, row: list[str]) -> ScenarioError:
+        given = shown(",".join(row))
+        return ScenarioError(
+            file=file, line=rows.line_num, path=column, expected=expected, given=given
+        )
+
     try:
         for row in rows:
             if not any(cell.strip() for cell in row):
                 continue
             if not header_seen:
-                if [cell.strip() for cell in row] != [LENGTHS_COLUMN]:
-                    raise _wrong_row(file, rows.line_num, f"the header {LENGTHS_COLUMN}", row)
+                if [cell.strip() for cell in row] != [column]:
+                    raise wrong_row(f"the header {column}", row)
                 header_seen = True
                 continue
-            lengths.append(_length(file, rows.line_num, row))
+            if len(row) != 1:
+                raise wrong_row("one number per row", row)
+            try:
+                number = float(row[0])
+            except ValueError:
+                raise wrong_row(f"a number {legal.text()}", row) from None
+            if not (math.isfinite(number) and legal.holds(number)):
+                raise wrong_row(f"a finite number {legal.text()}", row)
+            numbers.append(number)
     except csv.Error as wrong:
         raise ScenarioError(
             file=file, line=rows.line_num, expected="a CSV row", given=str(wrong)
         ) from wrong
-    if not lengths:
+    if not numbers:
         raise ScenarioError(
             file=file,
             line=rows.line_num or None,
-            path=LENGTHS_COLUMN,
-            expected=f"the header {LENGTHS_COLUMN} and at least one number below it",
+            path=column,
+            expected=f"the header {column} and at least one number below it",
             given="none",
         )
-    return tuple(lengths)
-
-
-def _length(file: str, line: int, row: list[str]) -> float:
-    if len(row) != 1:
-        raise _wrong_row(file, line, "one number per row", row)
-    try:
-        number = float(row[0])
-    except ValueError:
-        raise _wrong_row(file, line, "a number > 0", row) from None
-    if not (math.isfinite(number) and number > 0):
-        raise _wrong_row(file, line, "a finite number > 0", row)
-    return number
-
-
-def _wrong_row(file: str, line: int, expected: str, row: list[str]) -> ScenarioError:
-    return ScenarioError(
-        file=file, line=line, path=LENGTHS_COLUMN, expected=expected, given=shown(",".join(row))
-    )
+    return tuple(numbers)
 
 
 def read_text(path: str | PathLike[str], limit_bytes: int) -> str:

@@ -1,4 +1,4 @@
-"""The run: how much may be spent, what is to be reached, and what is already decided."""
+"""The run: what may be spent, what is to be reached, what interrupts it, what is decided."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ from typing import Literal
 
 from pydantic import model_validator
 
-from allocator.scenario.engine import Layout
-from allocator.scenario.quantity import AtLeastOne, Count, Positive
-from allocator.scenario.section import Section, Text, key, refuse
+from allocator.scenario.algorithm import Mode
+from allocator.scenario.engine import KvDtype, Layout, WeightsDtype
+from allocator.scenario.quantity import AtLeastOne, Count, NonNegative, Positive
+from allocator.scenario.section import Flag, Section, Text, key, refuse
 
 Objective = Literal["usd_per_useful_mtok", "run.hours", "useful_tokens_per_s", "run.usd"]
 
@@ -51,10 +52,33 @@ class Value(Section):
     model: Literal["none"] = key("Law of diminishing returns", default="none")
 
 
-class Sandbox(Section):
-    """Sandboxes of the environment."""
+class Evaluation(Section):
+    """Evaluation runs between steps, on the generator."""
 
-    provider: Literal["none"] = key("Who runs the sandboxes", default="none")
+    every_steps: Count = key("Steps between two evaluations", unit="steps")
+    samples: Count = key("Rollouts of one evaluation", unit="rollouts")
+    response_tokens: Positive | None = key(
+        "Mean response of an evaluation; not set: that of the workload",
+        unit="tokens",
+        default=None,
+    )
+
+
+class Checkpoint(Section):
+    """Writing the trainer's state to storage."""
+
+    every_steps: Count = key("Steps between two checkpoints", unit="steps")
+    seconds: NonNegative = key("Time to write one", unit="s")
+    blocks: Flag = key("Whether the trainer waits for it", default=True)
+
+
+class Failures(Section):
+    """Failures that stop the run. Each loses half a checkpoint interval of work."""
+
+    mtbf_gpu_hours: Positive = key(
+        "Mean GPU time between two failures, over all GPUs of the run", unit="GPU-hours"
+    )
+    restart_s: NonNegative = key("Time until the run goes on, reload included", unit="s")
 
 
 class FixedPlan(Section):
@@ -63,6 +87,7 @@ class FixedPlan(Section):
     Every key is also a flat name for ``--set``: ``--set trainer_gpus=64``.
     """
 
+    mode: Mode | None = key("How generation and training interleave", default=None)
     trainer_gpus: Count | None = key("GPUs of the trainer", unit="GPUs", default=None)
     generator_gpus: Count | None = key("GPUs of the generator", unit="GPUs", default=None)
     engines: Count | None = key("Inference engines", unit="engines", default=None)
@@ -80,6 +105,13 @@ class FixedPlan(Section):
     trainer_pool: Text | None = key("Pool of the trainer", default=None)
     generator_pool: Text | None = key("Pool of the generator", default=None)
     layout: Layout | None = key("Layout of every engine", default=None)
+    weights_dtype: WeightsDtype | None = key("Format of the engines' weights", default=None)
+    kv_dtype: KvDtype | None = key("Format of the engines' KV cache", default=None)
+    prefill_engines: Count | None = key("Engines that only prefill", unit="engines", default=None)
+    prefill_gpus: Count | None = key("GPUs of engines that only prefill", unit="GPUs", default=None)
+    prefill_pool: Text | None = key("Pool of engines that only prefill", default=None)
+    reward_gpus: Count | None = key("GPUs of the reward", unit="GPUs", default=None)
+    reward_pool: Text | None = key("Pool of the reward", default=None)
 
     @model_validator(mode="after")
     def _one_concurrency(self) -> FixedPlan:

@@ -5,20 +5,31 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Discriminator, PrivateAttr, Tag, model_validator
+from pydantic import BeforeValidator, Discriminator, PrivateAttr, Tag, model_validator
 
 from allocator.scenario.algorithm import (
     Algorithm,
     Lora,
+    Mode,
     Queue,
-    Reward,
     Staleness,
+    Switch,
     WeightSync,
 )
-from allocator.scenario.engine import DecodeRates, Engine, Layout, PrefillRates, Rates
-from allocator.scenario.errors import ScenarioError, nearest_of, shown
+from allocator.scenario.consistency import check_scenario
+from allocator.scenario.engine import (
+    DecodeRates,
+    Engine,
+    KvDtype,
+    Layout,
+    PrefillRates,
+    Rates,
+    WeightsDtype,
+)
+from allocator.scenario.errors import ScenarioError, shown
 from allocator.scenario.hardware import (
     Hardware,
+    Link,
     OwnershipPrice,
     Pool,
     Price,
@@ -26,11 +37,28 @@ from allocator.scenario.hardware import (
     StatedPrice,
 )
 from allocator.scenario.inline_model import InlineModel
+from allocator.scenario.latency import (
+    Latency,
+    LatencyByMean,
+    LatencyByPercentiles,
+    LatencyFromFile,
+)
 from allocator.scenario.origin import Origin
 from allocator.scenario.quantity import FloatRange, IntRange, Quantity, WholeFromZero
 from allocator.scenario.references import resolve_reference
-from allocator.scenario.run import Budget, FixedPlan, Objective, Sandbox, Target, Value
-from allocator.scenario.section import Section, Text, by_shape, key, refuse
+from allocator.scenario.reward import Reward, RewardPrice, RewardTokens
+from allocator.scenario.run import (
+    Budget,
+    Checkpoint,
+    Evaluation,
+    Failures,
+    FixedPlan,
+    Objective,
+    Target,
+    Value,
+)
+from allocator.scenario.sandbox import Sandbox, SandboxHost
+from allocator.scenario.section import Section, Text, by_shape, key, nothing_if_empty
 from allocator.scenario.trainer import Parallelism, Trainer
 from allocator.scenario.workload import (
     BetaRates,
@@ -47,20 +75,30 @@ __all__ = [
     "Algorithm",
     "BetaRates",
     "Budget",
+    "Checkpoint",
     "DecodeRates",
     "Engine",
+    "Evaluation",
+    "Failures",
     "FixedPlan",
     "FloatRange",
     "Hardware",
     "InlineModel",
     "IntRange",
+    "KvDtype",
+    "Latency",
+    "LatencyByMean",
+    "LatencyByPercentiles",
+    "LatencyFromFile",
     "Layout",
     "Lengths",
     "LengthsByMean",
     "LengthsByPercentiles",
     "LengthsByQuantiles",
     "LengthsFromFile",
+    "Link",
     "Lora",
+    "Mode",
     "Origin",
     "OwnershipPrice",
     "Parallelism",
@@ -72,16 +110,21 @@ __all__ = [
     "Queue",
     "Rates",
     "Reward",
+    "RewardPrice",
+    "RewardTokens",
     "Sandbox",
+    "SandboxHost",
     "Scenario",
     "Section",
     "SolveRate",
     "Staleness",
     "StatedPrice",
+    "Switch",
     "Target",
     "Trainer",
     "Value",
     "WeightSync",
+    "WeightsDtype",
     "Workload",
 ]
 
@@ -116,6 +159,15 @@ class Scenario(Section):
     )
     objective: Objective = key("What the plan is best at", default="usd_per_useful_mtok")
     value: Value = key("Worth of further learning", default=Value.model_construct())
+    evaluation: Annotated[Evaluation | None, BeforeValidator(nothing_if_empty)] = key(
+        "Evaluation runs; not set: none", default=None
+    )
+    checkpoint: Annotated[Checkpoint | None, BeforeValidator(nothing_if_empty)] = key(
+        "Checkpoints; not set: none", default=None
+    )
+    failures: Annotated[Failures | None, BeforeValidator(nothing_if_empty)] = key(
+        "Failures that stop the run; not set: none", default=None
+    )
     token_basis: Literal["sequence", "response"] = key(
         "Whether tokens are counted with prompts or without", default="sequence"
     )
@@ -124,45 +176,8 @@ class Scenario(Section):
     _origin: Origin = PrivateAttr(default_factory=Origin)
 
     @model_validator(mode="after")
-    def _bounded(self) -> Scenario:
-        if not self.budget.is_stated:
-            raise refuse(
-                "a limit (usd, gpu_hours, flops or hours) or a target", None, at=("budget",)
-            )
-        on_demand = self.hardware.billing == "on_demand"
-        if on_demand and self.budget.target is None and self.budget.hours is None:
-            raise refuse(
-                "reserved, or on_demand with budget.target or budget.hours",
-                "on_demand alone",
-                at=("hardware", "billing"),
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _objective_has_scale(self) -> Scenario:
-        if self.objective in ("run.hours", "run.usd") and self.budget.target is None:
-            raise refuse(
-                "usd_per_useful_mtok or useful_tokens_per_s, or a budget.target beside it (without "
-                "one the budget, not the plan, ends the run)",
-                self.objective,
-                at=("objective",),
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _pools_exist(self) -> Scenario:
-        for name, role in (("trainer_pool", "trainer"), ("generator_pool", "decode")):
-            given = getattr(self.plan, name)
-            if given is None:
-                continue
-            legal = [pool.name for pool in self.hardware.pools if role in pool.roles]
-            if given not in legal:
-                raise refuse(
-                    f"a pool with the role {role}: {', '.join(legal)}",
-                    given,
-                    at=("plan", name),
-                    nearest=nearest_of(given, legal),
-                )
+    def _consistent(self) -> Scenario:
+        check_scenario(self)
         return self
 
     def __eq__(self, other: object) -> bool:
@@ -223,6 +238,20 @@ class Scenario(Section):
         """
         if isinstance(self.model, str) and self.model.endswith(".json"):
             return resolve_reference(self.model, "model", self._origin)
+        return None
+
+    @property
+    def latency_file(self) -> Path | None:
+        """The CSV file of tool times, checked likewise; None for another form.
+
+        Raises
+        ------
+        ScenarioError
+            If the file is missing or outside the scenario's directory.
+        """
+        times = self.workload.tool_s
+        if isinstance(times, LatencyFromFile):
+            return resolve_reference(times.file, "workload.tool_s.file", self._origin)
         return None
 
     @property

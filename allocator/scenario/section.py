@@ -94,6 +94,11 @@ def by_shape(*, mapping: str, other: str, sequence: str | None = None) -> Callab
     return tag
 
 
+def nothing_if_empty(value: object) -> object:
+    """Return None for an empty block, which says no more than its absence."""
+    return None if value == {} else value
+
+
 def _printable(value: object) -> str:
     if not isinstance(value, str):
         raise refuse("text", value, general=True)

@@ -140,6 +140,11 @@ def _unknown_key(item: Mapping[str, Any], origin: Origin) -> ScenarioError:
 
 
 def _elsewhere(name: str) -> str | None:
-    """Return the one path at which a key of exactly this name is legal, if there is one."""
+    """Return the one path at which a key of exactly this name is legal, if there is one.
+
+    A decision of the plan stands for the key it decides.
+    """
     found = [row.path for row in describe() if row.path.rpartition(".")[2] == name]
+    if len(found) > 1:
+        found = [path for path in found if not path.startswith("plan.")]
     return found[0] if len(found) == 1 else None

@@ -2,26 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from itertools import pairwise
 from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Discriminator, Tag, model_validator
-from pydantic_core import PydanticCustomError
 
-from allocator.scenario.errors import nearest_of
+from allocator.scenario.forms import Forms, check_mean, check_percentiles
+from allocator.scenario.latency import LatencyChoice
 from allocator.scenario.quantity import (
     AtLeastOne,
+    Bounds,
+    Count,
     NonNegative,
     Positive,
     Share,
     assumed,
-    real_number,
 )
 from allocator.scenario.section import Section, Text, key, refuse
+from allocator.scenario.table import Pairs, Table
 
-LENGTHS_FORMS = (
-    "{mean, cv, max}, {p50, p99, max}, {quantiles: {p: tokens}, max} or {file} (max optional)"
+_QUANTILES = Table(
+    "probability",
+    "tokens",
+    keys=Bounds(low=0, high=1, low_open=True, high_open=True),
+    values=Bounds(low=0, low_open=True),
+    rising=True,
+    least=2,
 )
 
 
@@ -41,8 +46,7 @@ class LengthsByMean(Section):
 
     @model_validator(mode="after")
     def _below_cap(self) -> LengthsByMean:
-        if self.max is not None and self.max.value <= self.mean.value:
-            raise refuse(f"a number > mean ({self.mean.value:g})", self.max.value, at=("max",))
+        check_mean(self.mean, self.max)
         return self
 
 
@@ -57,43 +61,8 @@ class LengthsByPercentiles(Section):
 
     @model_validator(mode="after")
     def _ascending(self) -> LengthsByPercentiles:
-        if self.p99.value <= self.p50.value:
-            raise refuse(f"a number > p50 ({self.p50.value:g})", self.p99.value, at=("p99",))
-        if self.max is not None and self.max.value < self.p99.value:
-            raise refuse(f"a number >= p99 ({self.p99.value:g})", self.max.value, at=("max",))
+        check_percentiles(self.p50, self.p99, self.max)
         return self
-
-
-def _quantile_table(value: object) -> object:
-    if isinstance(value, tuple):
-        return value
-    if not isinstance(value, Mapping):
-        raise refuse("a block of probability: tokens", value)
-    pairs: list[tuple[float, float]] = []
-    for probability, tokens in value.items():
-        place = (str(probability),)
-        if isinstance(probability, bool) or not isinstance(probability, (int, float)):
-            raise refuse("a probability in (0, 1)", probability, at=place)
-        if not 0 < probability < 1:
-            raise refuse("a probability in (0, 1)", probability, at=place)
-        try:
-            number = real_number(tokens)
-        except PydanticCustomError as wrong:
-            raise refuse("a number > 0", tokens, at=place) from wrong
-        if number <= 0:
-            raise refuse("a number > 0", tokens, at=place)
-        pairs.append((float(probability), number))
-    pairs.sort()
-    for (_, below), (probability, above) in pairwise(pairs):
-        if above <= below:
-            raise refuse(
-                f"more tokens than at the probability before ({below:g})",
-                above,
-                at=(f"{probability:g}",),
-            )
-    if len(pairs) < 2:
-        raise refuse("at least two quantiles", value)
-    return tuple(pairs)
 
 
 class LengthsByQuantiles(Section):
@@ -103,7 +72,7 @@ class LengthsByQuantiles(Section):
     them as a block ``{0.5: 4000, 0.9: 9000}``.
     """
 
-    quantiles: Annotated[tuple[tuple[float, float], ...], BeforeValidator(_quantile_table)] = key(
+    quantiles: Annotated[Pairs, _QUANTILES] = key(
         "Tokens by probability, at least two, both ascending", unit="tokens"
     )
     max: Positive | None = key(
@@ -126,42 +95,17 @@ class LengthsFromFile(Section):
     file: Text = key("CSV file, relative to the scenario file")
 
 
-LENGTHS_BY_KEY: dict[str, type[Section]] = {
-    "mean": LengthsByMean,
-    "cv": LengthsByMean,
-    "p50": LengthsByPercentiles,
-    "p99": LengthsByPercentiles,
-    "quantiles": LengthsByQuantiles,
-    "file": LengthsFromFile,
-}
-
-
-def _one_form(value: object) -> object:
-    if isinstance(value, Section):
-        return value
-    if not isinstance(value, Mapping):
-        raise refuse(LENGTHS_FORMS, value)
-    stated = [name for name in value if name in LENGTHS_BY_KEY]
-    forms = {LENGTHS_BY_KEY[name] for name in stated}
-    if len(forms) > 1:
-        raise refuse(f"one form only: {LENGTHS_FORMS}", value)
-    if not forms:
-        known = [*LENGTHS_BY_KEY, "max"]
-        for name in value:
-            if name not in known:
-                close = nearest_of(name, known)
-                raise refuse(LENGTHS_FORMS, str(name), at=(str(name),), nearest=close)
-        raise refuse(LENGTHS_FORMS, value)
-    return value
-
-
-def _lengths_form(value: object) -> str:
-    if isinstance(value, Mapping):
-        form = next(
-            (LENGTHS_BY_KEY[name] for name in value if name in LENGTHS_BY_KEY), LengthsByMean
-        )
-        return f"<{form.__name__}>"
-    return f"<{type(value).__name__}>"
+LENGTHS_FORMS = Forms(
+    text="{mean, cv, max}, {p50, p99, max}, {quantiles: {p: tokens}, max} or {file} (max optional)",
+    by_key={
+        "mean": LengthsByMean,
+        "cv": LengthsByMean,
+        "p50": LengthsByPercentiles,
+        "p99": LengthsByPercentiles,
+        "quantiles": LengthsByQuantiles,
+        "file": LengthsFromFile,
+    },
+)
 
 
 Lengths = LengthsByMean | LengthsByPercentiles | LengthsByQuantiles | LengthsFromFile
@@ -171,8 +115,8 @@ LengthsChoice = Annotated[
     | Annotated[LengthsByPercentiles, Tag("<LengthsByPercentiles>")]
     | Annotated[LengthsByQuantiles, Tag("<LengthsByQuantiles>")]
     | Annotated[LengthsFromFile, Tag("<LengthsFromFile>")],
-    Discriminator(_lengths_form),
-    BeforeValidator(_one_form),
+    Discriminator(LENGTHS_FORMS.tag),
+    BeforeValidator(LENGTHS_FORMS.check),
 ]
 
 
@@ -222,15 +166,19 @@ class Workload(Section):
         default=assumed(512.0, "default: a question without attachments", low=128.0, high=2048.0),
     )
     response_tokens: LengthsChoice = key("Length of the whole response, as observed after the cap")
-    turns: Literal[1] = key("Model turns of a rollout", default=1)
-    tool_tokens_per_turn: Literal[0] = key("Context a tool adds between turns", default=0)
+    turns: Count = key("Model turns of a rollout", unit="turns", default=1)
+    tool_tokens_per_turn: NonNegative = key(
+        "Context that tools add between two turns",
+        unit="tokens",
+        default=assumed(0.0, "default: tools add no context"),
+    )
     prefix_cache: PrefixCache = key(
         "What prefill finds in the cache: nothing, the prompt of its group, everything before this "
         "turn, or this share of the context",
         default="shared_prompt",
     )
-    tool_s: NonNegative = key(
-        "Time of the environment per rollout",
+    tool_s: LatencyChoice = key(
+        "Time of one call of the environment; one call a turn",
         unit="s",
         default=assumed(0.0, "default: no environment"),
     )

@@ -59,3 +59,15 @@ def test_check_passes_and_counts_by_kind() -> None:
     data = json.loads(run("check", "--json").stdout)
     assert data["problems"] == []
     assert data["numbers"]["vendor"] > 0
+
+
+def test_show_of_a_sandbox_provider_says_who_raises_its_limits() -> None:
+    result = run("show", "e2b")
+    assert result.exit_code == 0
+    row = next(line for line in result.stdout.splitlines() if "1100" in line)
+    assert "concurrent_sandboxes" in row
+    assert "enterprise contract" in row
+    data = json.loads(run("show", "modal", "--json").stdout)
+    assert [start["concurrency"] for start in data["sandbox"]["starts"]] == [960]
+    assert all(limit["limit"]["source"] for limit in data["sandbox"]["limits"])
+    assert "modal" in run("list").stdout

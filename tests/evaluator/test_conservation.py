@@ -84,7 +84,7 @@ def outcomes() -> tuple[tuple[int, Problem, Outcome], ...]:
 
 def dispatched_per_s(outcome: Outcome) -> Any:
     """Return rollouts started per second, held back by pauses and admission."""
-    return outcome.generator.dispatched_per_s * outcome.match.running_fraction
+    return outcome.match.dispatched_per_s
 
 
 def sampled(problem: Problem, outcome: Outcome) -> tuple[Any, Any]:
@@ -174,13 +174,14 @@ def test_useful_tokens_are_generated_tokens_by_their_fate() -> None:
 def test_nothing_trains_faster_than_it_is_offered_or_taken() -> None:
     for seed, _, outcome in outcomes():
         match = outcome.match
-        most = np.minimum(match.offered_samples_per_s, outcome.trainer.samples_per_s)
+        most = np.minimum(match.offered_samples_per_s, outcome.match.trainer_samples_per_s)
         assert np.all(match.samples_per_s <= most * (1 + SAME)), seed
-        assert np.all(match.running_fraction > 0), seed
-        assert np.all(match.running_fraction <= 1 + ROUNDING), seed
+        running = match.dispatched_per_s / outcome.generator.dispatched_per_s
+        assert np.all(running > 0), seed
+        assert np.all(running <= 1 + ROUNDING), seed
         np.testing.assert_allclose(
             match.wait_fraction,
-            1 - match.samples_per_s / outcome.trainer.samples_per_s,
+            1 - match.samples_per_s / outcome.match.trainer_samples_per_s,
             atol=SAME,
             err_msg=str(seed),
         )
@@ -216,7 +217,7 @@ def test_a_rollout_decodes_prefills_waits_for_its_environment_and_for_nothing_el
         generator, engines = outcome.generator, outcome.plans.engines
         rate = generator.dispatched_per_s / engines
         prefill = generator.prefill_share / rate
-        expected = problem.system.workload.environment_s + prefill
+        expected = generator.stations.environment_s + prefill
         full = generator.kv_bound
         fixed = generator.residence_fixed_s
         np.testing.assert_allclose(
@@ -285,7 +286,8 @@ def faster_and_slower(problem: Problem, alphas: NDArray[np.float64]) -> Problem:
     _, expert, beta, gamma, miss = each(kinds.decode)
     growth, windowed, _ = each(kinds.footprint)
     arrays = ["pool", "gpus_per_engine", "weights_bytes_per_gpu"]
-    arrays += ["kv_budget_bytes", "hbm_limit_bytes"]
+    arrays += ["kv_budget_bytes", "hbm_limit_bytes", "kv_token_bytes", "network_bytes_per_s"]
+    arrays += ["decodes", "prefills"]
     many = replace(
         kinds,
         labels=kinds.labels * count,
@@ -294,7 +296,16 @@ def faster_and_slower(problem: Problem, alphas: NDArray[np.float64]) -> Problem:
         footprint=KvFootprint(growth, windowed, kinds.footprint.window_tokens),
         **{name: np.repeat(getattr(kinds, name), count) for name in arrays},
     )
-    system: System = replace(problem.system, engines=many)
+    said = problem.system
+    system: System = replace(
+        said,
+        engines=many,
+        sync_s=np.repeat(said.sync_s, count, axis=1),
+        switch_s=np.repeat(said.switch_s, count, axis=1),
+        # No plan here has engines that only prefill.
+        kv_link_bytes_per_s=np.ones((1, count)),
+        kv_link_total_bytes_per_s=np.ones((1, count)),
+    )
     return replace(problem, system=system)
 
 
@@ -346,7 +357,7 @@ def test_nothing_jumps_where_generator_and_trainer_match(case: str) -> None:
         assert match.load.min() < 0.9, match.load
         assert match.load.max() > 1.1, match.load
         curves = {
-            "rate": match.samples_per_s / outcome.trainer.samples_per_s,
+            "rate": match.samples_per_s / outcome.match.trainer_samples_per_s,
             "wait": match.wait_fraction,
             "accepted": match.accepted_fraction,
             "dropped": match.dropped_fraction,

@@ -13,54 +13,12 @@ from allocator.evaluator.prediction import prediction_of
 from allocator.physics.kv_memory import KvFootprint, engine_weights_bytes_per_gpu
 from allocator.physics.prefill import PrefillLaw, prefill_s
 from allocator.physics.trainer import state_bytes
-from allocator.problem.build import Problem, build_problem
+from allocator.problem.build import Problem
 from allocator.problem.decisions import DecisionArrays, in_flight_grid
 from allocator.problem.domain import build_domain
 from allocator.scenario.errors import ScenarioError
-from allocator.scenario.load import from_dict, override
-from allocator.scenario.profiles import Datum, load_catalogue
-from allocator.scenario.schema import Scenario
-
-SAME = 1e-9
-RATES = {
-    "decode": {"alpha_s": 8e-3, "beta_s": 4e-5, "gamma_s_per_token": 1e-8},
-    "prefill": {"p0_s": 5e-3, "p1_s_per_token": 3e-5, "p2_s_per_token2": 1e-9},
-    "gpus_per_engine": 2,
-}
-
-
-def said(**changes: Any) -> Scenario:
-    """Return a scenario on 32 H200; `changes` replace whole blocks."""
-    return from_dict(
-        {
-            "model": "qwen3-32b",
-            "engine": {"layouts": [{"tp": 2}], "rates": RATES},
-            "trainer": {"hfu": 0.4},
-            "workload": {
-                "initial_prompt_tokens": 1000,
-                "response_tokens": {"mean": 3000, "cv": 0.7, "max": 12000},
-            },
-            "algorithm": {"group_size": 8, "prompts_per_step": 16},
-            "hardware": {"pools": [pool("all")]},
-            "budget": {"hours": 100},
-        }
-        | changes
-    )
-
-
-def pool(name: str, gpu: str = "h200-sxm", gpus: int = 32, **more: Any) -> dict[str, Any]:
-    price = {"usd_per_gpu_hour": 2}
-    return {"name": name, "gpu": gpu, "gpus": gpus, "price": price} | more
-
-
-def built(scenario: Scenario) -> Problem:
-    return build_problem(scenario, load_catalogue())
-
-
-def value_of(model: str, name: str) -> float:
-    datum = getattr(load_catalogue().model(model), name)
-    assert isinstance(datum, Datum)
-    return datum.value
+from allocator.scenario.load import override
+from tests.problem.scenarios import SAME, built, pool, said, value_of
 
 
 def one_plan(problem: Problem, **changes: Any) -> Outcome:
@@ -117,7 +75,7 @@ def test_mxfp4_is_planned_from_its_profile(gpu: str) -> None:
         engine={"weights_dtype": "mxfp4"},
         algorithm={"group_size": 8, "prompts_per_step": 16, "weight_sync": {"gb_per_s": 10}},
     )
-    assert built(sync).system.algorithm.sync_s == pytest.approx(expected / 10e9, rel=SAME)
+    assert built(sync).system.sync_s[0, 0] == pytest.approx(expected / 10e9, rel=SAME)
 
 
 @pytest.mark.parametrize("weights", ["bf16", "fp8"])
@@ -134,11 +92,11 @@ def test_adapters_are_sent_in_bf16_whatever_the_engine_holds(weights: str) -> No
     )
     width = {"bf16": 2.0, "fp8": 1.0}[weights]
     params = value_of("qwen3-32b", "params_total")
-    assert full.algorithm.sync_s == pytest.approx(params * width / 1e8, rel=SAME)
+    assert full.sync_s[0, 0] == pytest.approx(params * width / 1e8, rel=SAME)
     # Adapters of a trained state of 2 + 4 + 12 bytes, beside a backbone in BF16.
     adapters = (lora.trainers.state_bytes - 2.0 * params) / 18.0
     assert 0 < adapters < 0.01 * params
-    assert lora.algorithm.sync_s == pytest.approx(adapters * 2.0 / 1e8, rel=1e-6)
+    assert lora.sync_s[0, 0] == pytest.approx(adapters * 2.0 / 1e8, rel=1e-6)
 
 
 def test_a_reference_model_is_held_in_bf16() -> None:
@@ -206,6 +164,12 @@ def test_the_measured_mfu_comes_back_whatever_the_epochs(epochs: int) -> None:
     algorithm = {"group_size": 8, "prompts_per_step": 16, "old_log_probs": "from_engine"}
     problem = built(said(trainer=MEASURED, algorithm=algorithm | {"epochs": epochs}))
     found = one_plan(problem, epochs=epochs)
+    assert float(found.accounts.mfu_busy[0]) == pytest.approx(0.3, rel=SAME)
+
+
+def test_the_measured_mfu_comes_back_with_a_critic() -> None:
+    algorithm = {"group_size": 8, "prompts_per_step": 16, "estimator": "ppo", "critic": "qwen3-8b"}
+    found = one_plan(built(said(trainer=MEASURED, algorithm=algorithm)))
     assert float(found.accounts.mfu_busy[0]) == pytest.approx(0.3, rel=SAME)
 
 
@@ -345,7 +309,9 @@ def test_a_limit_of_no_version_lets_nothing_overlap(engines: int) -> None:
     problem = built(said(staleness={"limit": 0, "enforce": "admission"}))
     found = one_plan(problem, engines=engines)
     match, trainer, generator = found.match, found.trainer, found.generator
-    step_s, train_s = float(match.step_s[0]), float(1.0 / trainer.samples_per_s[0] * 128)
+    # Trainer and engines both wait for the transfer of weights.
+    sync_s = float(problem.system.sync_s[0, 0])
+    step_s, train_s = float(match.step_s[0]), float(trainer.train_s[0]) + sync_s
     # What the trainer is not busy with is generation: the throughput of the batch at least, and
     # the residence of a mean rollout.
     generation_s = step_s - train_s

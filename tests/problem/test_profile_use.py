@@ -427,5 +427,6 @@ def test_pages_that_are_not_in_the_index_are_not_read() -> None:
     """`NOT_IN_THE_INDEX` can move nothing: the program reads the index alone."""
     pages = {"gpus", "models", "prices", "hosted", "training", "rates", "excluded_rates"}
     about = {"schema", "gpu_aliases", "model_aliases", "not_in_catalogue", "sources"}
-    assert set(index()) == pages | about | {"rate_columns"}
+    sandboxes = {"sandboxes", "sandbox_aliases"}
+    assert set(index()) == pages | about | sandboxes | {"rate_columns"}
     assert set(UNUSED_FIELDS) >= NOT_IN_THE_INDEX

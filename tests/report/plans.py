@@ -7,8 +7,10 @@ from typing import Any
 
 from allocator.plan import (
     Alternative,
+    Availability,
     Decisions,
     EngineGroup,
+    Environment,
     Flops,
     GeneratorPlan,
     Infeasibility,
@@ -23,6 +25,7 @@ from allocator.plan import (
     Relaxation,
     Run,
     SolverReport,
+    Spending,
     Staleness,
     TokenFate,
     TrainerPlan,
@@ -114,6 +117,22 @@ STALENESS = Staleness(
 )
 
 
+ENVIRONMENT = Environment(
+    tool_s=0.0,
+    sandboxes=0.0,
+    sandbox_start_s=0.0,
+    sandbox_usd_per_hour=0.0,
+    failed_rollouts_fraction=0.0,
+    reward_s=0.0,
+    reward_wait_s=0.0,
+    rewards_per_s=None,
+    reward_usd_per_hour=0.0,
+    prefills_per_s=None,
+    prefill_s=0.1,
+    kv_transfer_s=0.0,
+)
+
+
 def prediction(trained: float = 1.93) -> Prediction:
     accepted, could_take = 1.95, 2.75
     usd_per_hour = 256 * USD_PER_GPU_HOUR
@@ -127,11 +146,13 @@ def prediction(trained: float = 1.93) -> Prediction:
         weight_sync_s=11.0,
         decode_step_s=0.0441,
         generated_samples_per_s=3.61,
+        generated_tokens_per_s=3.61 * 11_000.0,
         accepted_samples_per_s=accepted,
         trained_samples_per_s=trained,
         trainer_samples_per_s=could_take,
         trainer_wait_fraction=1 - trained / could_take,
         generator_wait_fraction=0.0,
+        update_pause_fraction=0.02,
         load=accepted / could_take,
         bottleneck="decode",
         cause="kv_memory",
@@ -158,6 +179,9 @@ def prediction(trained: float = 1.93) -> Prediction:
         usd_per_useful_mtok=usd_per_hour / 3600 / useful_tokens_per_s * 1e6,
         flops=Flops(search=4.1e18, learning=2.9e18, reward=0.0, total=7.0e18),
         memory=Memory(98.2, 126.9, 123.8, 124.1, 61.6, 62.1),
+        environment=ENVIRONMENT,
+        availability=Availability(1.0, 0.0, 0.0, 0.0, 0.0),
+        spending=Spending(64 * USD_PER_GPU_HOUR, 192 * USD_PER_GPU_HOUR, 0.0, 0.0, 0.0, 0.0),
         run=Run(1000.0, 1000 * step_s / 3600, 256 * 1000 * step_s / 3600,
                 usd_per_hour * 1000 * step_s / 3600, "target.steps"),
     )  # fmt: skip

@@ -4,11 +4,12 @@ from dataclasses import replace
 
 import pytest
 
-from allocator.plan import Plan, Provenance
+from allocator.plan import Availability, Plan, Provenance
 from allocator.report.content import plan_content
 from allocator.report.facts import gpu_hour_usd
 from allocator.report.tree import Facts, Histogram, Notices, Sentence, Stack, Table
 from tests.report.plans import (
+    ENVIRONMENT,
     FATE,
     broken_plan,
     good_plan,
@@ -53,6 +54,29 @@ def test_split_names_who_gets_what() -> None:
                  "24 x 8 GPUs, TP8 EP8", "88 in flight each (2,112)",
                  "oversampling 1.6"):  # fmt: skip
         assert part in said
+
+
+def test_what_surrounds_the_engines_is_said_where_there_is_any() -> None:
+    assert plan_content(good_plan()).section("environment") is None
+    around = replace(
+        ENVIRONMENT,
+        tool_s=36.0,
+        sandboxes=296.0,
+        sandbox_start_s=412.0,
+        failed_rollouts_fraction=0.043,
+        reward_s=9.5,
+        rewards_per_s=2.25,
+        reward_usd_per_hour=3.2,
+        prefills_per_s=4.0,
+        kv_transfer_s=0.7,
+    )
+    stops = Availability(0.9, 0.04, 0.02, 0.03, 0.01)
+    found = replace(prediction(), environment=around, availability=stops)
+    said = texts(replace(good_plan(), prediction=found), "environment")
+    for part in ("tools 36.0 s a rollout", "sandboxes 296 start in 412 s", "lost attempts 4.30%",
+                 "rewards 2.25 a second at most", "reward API $3.20", "KV transfer 0.700",
+                 "productive 90.0%", "evaluation 4.00%, checkpoints 2.00%, restarts 3.00%"):  # fmt: skip
+        assert part in said, said
 
 
 def test_two_pools_are_told_apart_and_idle_gpus_of_each_are_shown() -> None:

@@ -52,6 +52,9 @@ def test_a_written_plan_gives_its_decisions(tmp_path: Path) -> None:
         "oversampling": 1.6,
         "epochs": 1,
         "queue_batches": 1,
+        "mode": "async",
+        "weights_dtype": "bf16",
+        "kv_dtype": "bf16",
         "layout": {"tp": 8, "ep": 8, "dp": 1, "pp": 1},
     }
 
@@ -108,7 +111,7 @@ def test_two_kinds_of_engines_are_refused(tmp_path: Path) -> None:
 def test_a_broken_layout_is_refused(tmp_path: Path) -> None:
     data = plan_data()
     data["plan"]["generator"]["groups"][0]["layout"]["tp"] = 0
-    with pytest.raises(ScenarioError, match=r"plan\.generator\.groups\[0\]\.layout"):
+    with pytest.raises(ScenarioError, match=r"plan\.generator\.groups\[-1\]\.layout"):
         read_decisions(written(tmp_path, data))
 
 

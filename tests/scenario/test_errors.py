@@ -45,7 +45,7 @@ def added(text: str) -> str:
 
 BAD = [
     Bad("unknown_key", added("algorithm:\n  grup_size: 8\n"), 9, "algorithm.grup_size",
-        "one of the keys estimator, training, group_size", "grup_size", "group_size"),
+        "one of the keys estimator, critic, training, group_size", "grup_size", "group_size"),
     Bad("unknown_top_level_key", added("bugdet: {usd: 3}\n"), 8, "bugdet",
         "one of the keys scenario_version", "bugdet", "budget"),
     Bad("key_of_another_block", added("mfu: 0.4\n"), 8, "mfu",
@@ -156,7 +156,7 @@ BAD = [
     Bad("no_pool_for_a_role", changed("gpus: 64", "gpus: 64, roles: [trainer]"), 5,
         "hardware.pools", "a pool with the role decode", "[h200]"),
     Bad("role", changed("gpus: 64", "gpus: 64, roles: [trainer, decoder]"), 6,
-        "hardware.pools[0].roles[1]", "trainer or decode", "decoder", "decode"),
+        "hardware.pools[0].roles[1]", "trainer, prefill, decode or reward", "decoder", "decode"),
     Bad("role_twice", changed("gpus: 64", "gpus: 64, roles: [decode, decode]"), 6,
         "hardware.pools[0].roles", "at most once", "[decode, decode]"),
     Bad("price_kind", changed("gpus: 64", "gpus: 64, price: {kind: rentl}"), 6,

@@ -24,6 +24,7 @@ from allocator.scenario.profiles import (
     GpuProfile,
     ModelProfile,
     RateRow,
+    SandboxProfile,
     fold_id,
     load_catalogue,
 )
@@ -31,6 +32,7 @@ from allocator.scenario.records import datum_names
 from tools import build_profiles
 from tools.profile_facts import Names
 from tools.profile_rates import prefill_fit
+from tools.profile_sandboxes import sandbox_aliases, sandbox_profiles
 
 PROFILES = Path(next(iter(hardware_profiles.__path__)))
 KINDS = {"vendor", "measured", "fitted", "assumed"}
@@ -64,6 +66,12 @@ def all_data(catalogue: Catalogue) -> Iterator[Datum]:
         yield from (d for n in datum_names(ModelProfile) if (d := getattr(model, n)) is not None)
     yield from (price.usd_per_gpu_hour for price in catalogue.prices())
     yield from (rate.datum() for rate in catalogue.training_rates())
+    for provider in map(catalogue.sandbox, catalogue.sandbox_ids):
+        yield from (
+            d for n in datum_names(SandboxProfile) if (d := getattr(provider, n)) is not None
+        )
+        yield from (row.limit for row in provider.limits)
+        yield from (row.seconds for row in provider.starts)
     for hosted in catalogue.hosted_prices():
         yield hosted.prefill_usd_per_mtok
         yield hosted.sample_usd_per_mtok
@@ -210,10 +218,11 @@ class TestNames:
             catalogue.model("Llama-3-70B")  # shares rows with 3.1, is not 3.1
 
     def test_every_id_is_its_own_alias_and_no_alias_is_both(self, catalogue: Catalogue) -> None:
-        ids = (*catalogue.gpu_ids, *catalogue.model_ids)
+        ids = (*catalogue.gpu_ids, *catalogue.model_ids, *catalogue.sandbox_ids)
         assert all(catalogue.aliases[fold_id(name)] == name for name in ids)
         index = json.loads((PROFILES / "index.json").read_text())
-        assert not set(index["gpu_aliases"]) & set(index["model_aliases"])
+        names = [index[f"{kind}_aliases"] for kind in ("gpu", "model", "sandbox")]
+        assert len(catalogue.aliases) == sum(map(len, names))
         for gpu in map(catalogue.gpu, catalogue.gpu_ids):
             assert all(catalogue.gpu_id(name) == gpu.id for name in gpu.aliases)
 
@@ -310,6 +319,77 @@ class TestPrices:
         assert {row.model_as_published for row in outside} <= set(
             catalogue.not_in_catalogue["models"]
         )
+
+
+class TestSandboxes:
+    def test_limits_belong_to_a_plan_and_somebody_raises_them(self, catalogue: Catalogue) -> None:
+        rows = [row for key in catalogue.sandbox_ids for row in catalogue.sandbox(key).limits]
+        assert len(rows) > 20
+        for row in rows:
+            assert row.plan, row
+            assert row.raised_by, row
+            assert row.limit.kind == "vendor", row
+        keys = [(row.limit.where, row.name) for row in rows]
+        assert len(set(keys)) == len(rows)
+
+    def test_concurrency_by_plan(self, catalogue: Catalogue) -> None:
+        limits = catalogue.sandbox("E2B").limits_of("concurrent_sandboxes")
+        assert [(row.plan, row.limit.value) for row in limits] == [
+            ("hobby", 20), ("pro", 100), ("pro with most concurrency", 1100),
+        ]  # fmt: skip
+        team = catalogue.sandbox("modal").limits_of("concurrent_sandboxes")[1].limit
+        assert (team.value, team.low, team.high) == (1000, 1000, 5000)
+
+    def test_units_are_si(self, catalogue: Catalogue) -> None:
+        daytona = catalogue.sandbox("daytona")
+        assert daytona.limits_of("starts_per_s")[3].limit.value == 10
+        assert daytona.limits_of("pool_memory_bytes")[1].limit.value == 200 * 2**30
+        assert catalogue.sandbox("e2b").limits_of("lifetime_s")[0].limit.value == 3600
+
+    def test_prices_are_per_hour_and_vcpu(self, catalogue: Catalogue) -> None:
+        # Two vCPUs and half a GiB of E2B for an hour: $0.109 in its own worked example.
+        e2b = catalogue.sandbox("e2b")
+        assert e2b.vcpu_usd_per_hour is not None
+        assert e2b.memory_gib_usd_per_hour is not None
+        usd = 2 * e2b.vcpu_usd_per_hour.value + 0.5 * e2b.memory_gib_usd_per_hour.value
+        assert usd == pytest.approx(0.109, abs=5e-4)
+        # Modal bills a core, two vCPUs, at $0.1419 an hour.
+        modal = catalogue.sandbox("modal").vcpu_usd_per_hour
+        assert modal is not None
+        assert 2 * modal.value == pytest.approx(0.1419, abs=1e-4)
+        assert modal.unit == "USD/vCPU-hour"
+
+    def test_start_ups_of_a_published_run(self, catalogue: Catalogue) -> None:
+        (start,) = catalogue.sandbox("modal").starts
+        assert (start.concurrency, start.seconds.value) == (960, 3600)
+        assert start.seconds.kind == "measured"
+        assert "SemiAnalysis" in start.seconds.source
+        assert any("96" in note.text for note in catalogue.sandbox("modal").notes)
+
+    def test_what_no_source_gives_is_missing(self, catalogue: Catalogue) -> None:
+        assert catalogue.sandbox("prime").limits_of("concurrent_sandboxes") == ()
+        assert catalogue.sandbox("modal").disk_gib_usd_per_hour is None
+
+    def test_unknown_providers_come_with_the_nearest(self, catalogue: Catalogue) -> None:
+        assert catalogue.sandbox("Modal_Sandboxes").id == "modal"
+        with pytest.raises(ScenarioError, match="sandbox provider") as unknown:
+            catalogue.sandbox("dayton")
+        assert unknown.value.nearest == "daytona"
+
+    def test_the_build_refuses_what_it_does_not_understand(self, facts: dict[str, Any]) -> None:
+        entry = facts["sandboxes"]["providers"]["e2b"]
+        for part, row in (
+            ("limits", {"plan": "x", "source": "s", "raised_by": "y", "concurent": 1}),
+            ("prices", {"source": "s", "usd_per_cpu_hour": 1}),
+            ("notes", {"source": "s", "txt": "y"}),
+        ):
+            with pytest.raises(ValueError, match="no rule for"):
+                sandbox_profiles({"providers": {"e2b": {**entry, part: [row]}}})
+        price = {"source": "s", "usd_per_vcpu_hour": 1}
+        with pytest.raises(ValueError, match="two prices"):
+            sandbox_profiles({"providers": {"e2b": {**entry, "prices": [price, price]}}})
+        with pytest.raises(ValueError, match="is declared for"):
+            sandbox_aliases({"a": {"aliases": ["b"]}, "b": {"aliases": []}})
 
 
 class TestTraining:

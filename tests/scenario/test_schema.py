@@ -16,7 +16,6 @@ from allocator.scenario import schema
 from allocator.scenario.describe import defaults, describe, json_schema, legal_text, step_into
 from allocator.scenario.dump import plain_value, scenario_to_dict
 from allocator.scenario.errors import ScenarioError
-from allocator.scenario.hardware import EVERY_ROLE
 from allocator.scenario.load import from_dict, override
 from allocator.scenario.not_yet import NOT_YET, NotYet
 from allocator.scenario.paths import format_path, is_inside, parent_of, parse_path
@@ -207,7 +206,7 @@ def test_a_count_carries_no_spread(block: object) -> None:
 def test_the_smallest_legal_scenario() -> None:
     scenario = from_dict(smallest())
     assert scenario.hardware.pools[0].name == "h200-sxm"
-    assert scenario.hardware.pools[0].roles == ("trainer", "decode")
+    assert scenario.hardware.pools[0].roles == ("trainer", "prefill", "decode", "reward")
     assert scenario.algorithm.mode == "async"
     assert scenario.budget.target is None
     assert scenario.queue.capacity_batches == IntRange(min=1, max=2)
@@ -227,14 +226,9 @@ def test_nothing_of_the_smallest_scenario_can_be_left_out(path: str) -> None:
 def test_null_means_not_stated() -> None:
     data = smallest() | {"name": None, "engine": None, "staleness": {"limit": None}}
     data |= {"evaluation": {}, "phases": [], "tenants": None, "calibration": None, "plan": {}}
+    data |= {"checkpoint": {}, "failures": {}, "sandbox": {}, "reward": {}}
     data["engine"] = {"rates": {}}
     assert from_dict(data) == from_dict(smallest())
-
-
-def test_the_contracts_list_of_all_roles_means_those_acted_on() -> None:
-    data = smallest()
-    data["hardware"]["pools"][0]["roles"] = list(EVERY_ROLE)
-    assert from_dict(data).hardware.pools[0].roles == ("trainer", "decode")
 
 
 def test_the_users_own_rates_may_state_their_context_beside_or_inside_decode() -> None:
@@ -434,20 +428,10 @@ REFUSED: list[tuple[str, Any, str, str | None]] = [
     ("model", ["a", "b"], "this version plans one model", None),
     ("engine", [{"backend": "sglang"}], "one engine description", None),
     ("engine.backend", ["sglang", "vllm"], "not a choice between several", None),
-    ("engine.weights_dtype", ["bf16", "fp8"], "not a choice between several", None),
-    ("engine.kv_dtype", ["bf16"], "not a choice between several", None),
-    ("engine.disaggregation", "auto", "never (this version", None),
-    ("engine.disaggregation", "nevr", "never (this version", "never"),
-    ("engine.kv_during_tools", "evict", "hold (this version", None),
     ("engine.rates", {"decode": {"points": "a.csv"}}, "does not act on points", None),
     ("engine.rates", {"prefill": {"points": "a.csv"}}, "does not act on points", None),
     ("trainer.parallelism", {"tp": 2, "ep": 2}, "1 (in this version", None),
     ("trainer.offload", True, "false (this version", None),
-    ("workload.turns", 3, "1 (this version", None),
-    ("workload.turns", True, "1 (this version", None),
-    ("workload.tool_tokens_per_turn", 500, "0 (this version", None),
-    ("workload.tool_s", {"mean": 3, "cv": 1}, "not a distribution or a file", None),
-    ("workload.tool_s", "tools.csv", "not a distribution or a file", None),
     ("workload.response_tokens", [{"mean": 3}], "this version takes one distribution", None),
     (
         "workload.solve_rate",
@@ -455,40 +439,14 @@ REFUSED: list[tuple[str, Any, str, str | None]] = [
         "keys it acts on: alpha",
         None,
     ),
-    ("algorithm.estimator", "ppo", "grpo, gspo or rloo (this version", None),
-    ("algorithm.critic", "model", "does not act on critic", None),
-    ("algorithm.mode", "one_step_off", "async (the only mode this version plans)", None),
-    ("algorithm.mode", "asinc", "async (the only mode this version plans)", "async"),
-    ("algorithm.mode", "auto", "async (the only mode this version plans)", None),
-    ("algorithm.weight_update", "drain", "in_flight (in this version", None),
     ("algorithm.trained_share", 0.5, "1 (this version", None),
-    ("algorithm.partial_rollout", True, "false (this version", None),
     ("queue.overflow", "block", "drop_oldest (in this version", None),
     ("staleness.reference", "first_prefill", "submission (this version", None),
-    ("reward.type", "llm_judge", "sparse or structured (this version", None),
-    ("reward.workers", 256, "does not act on workers", None),
-    ("reward.model", "qwen3-8b", "keys it acts on: type, cpu_s", None),
-    ("reward.placement", "cpu", "does not act on placement", None),
-    ("reward.latency_s", 3, "does not act on latency_s", None),
-    ("reward.calls", 0, "does not act on calls", None),
-    ("reward.tokens", 3, "does not act on tokens", None),
-    ("reward.usd_per_mtok", 3, "does not act on usd_per_mtok", None),
-    ("sandbox.provider", "modal", "none (this version", None),
-    ("sandbox.per_rollout", 1, "does not act on per_rollout", None),
-    ("sandbox.max_concurrent", 9, "does not act on max_concurrent", None),
-    ("sandbox.start_s", {8: 3}, "does not act on start_s", None),
-    ("sandbox.failure_fraction", 0, "does not act on failure_fraction", None),
-    ("sandbox.timeout_s", 3, "does not act on timeout_s", None),
-    ("sandbox.usd_per_hour", 3, "does not act on usd_per_hour", None),
-    ("hardware.links", [{"between": ["a", "b"]}], "does not act on links", None),
     ("hardware.pools[0].granularity", "engine", "node or gpu (this version", None),
     ("hardware.pools[0].granularity", "nod", "node or gpu (this version", "node"),
     ("hardware.pools[0].engine", {"backend": "vllm"}, "does not act on engine", None),
-    ("hardware.pools[0].roles", ["trainer", "prefill"], "need no GPUs of their own", None),
     ("budget.power_kw", 300, "keys it acts on: usd, gpu_hours", None),
     ("value.model", "returns", "none (this version", None),
-    ("evaluation", {"every_steps": 10}, "does not act on evaluation", None),
-    ("checkpoint", {"every_steps": 10}, "does not act on checkpoint", None),
     ("calibration", "calibration.yaml", "does not act on calibration", None),
     ("phases", [{"share": 1}], "does not act on phases", None),
     ("replan", {"policy": "never"}, "does not act on replan", None),

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from allocator.evaluator import Outcome, evaluate
+from allocator.plan import MODES
 from allocator.problem.build import Problem
 from allocator.problem.decisions import DecisionArrays, Domain
 
@@ -55,8 +56,7 @@ def brute_force(problem: Problem, domain: Domain) -> Verdict:
         outcome = evaluate(problem, plans)
         points += len(plans)
         patterns |= broken_patterns(outcome)
-        gpus = plans.trainer_gpus + outcome.generator.gpus
-        rows = np.stack([outcome.score, gpus, outcome.match.staleness_mean])
+        rows = np.stack([outcome.score, gpus_used(outcome), outcome.match.staleness_mean])
         table = np.concatenate([table, rows[:, outcome.feasible]], axis=1)
     if table.shape[1] == 0:
         nothing = (math.inf, 0, math.inf, math.inf, math.inf)
@@ -64,23 +64,46 @@ def brute_force(problem: Problem, domain: Domain) -> Verdict:
     best = float(table[0].min())
     tied = table[:, table[0] <= best + EQUAL * abs(best)]
     # Ascending, the first key decides first.
-    score, gpus_used, staleness = min(tied.T.tolist(), key=lambda row: (row[1], row[2], row[0]))
+    score, gpus, staleness = min(tied.T.tolist(), key=lambda row: (row[1], row[2], row[0]))
     feasible = int(table.shape[1])
     return Verdict(
-        points, feasible, best, int(tied.shape[1]), score, gpus_used, staleness, frozenset(patterns)
+        points, feasible, best, int(tied.shape[1]), score, gpus, staleness, frozenset(patterns)
     )
+
+
+def gpus_used(outcome: Outcome) -> NDArray[Any]:
+    """Return the GPUs of each plan; one set that trains and generates in turn counts once."""
+    plans, generator = outcome.plans, outcome.generator
+    turns = plans.mode == MODES.index("colocated_sync")
+    apart = plans.trainer_gpus + generator.gpus
+    both = np.where(turns, np.maximum(plans.trainer_gpus, generator.gpus), apart)
+    found: NDArray[Any] = both + generator.prefill_gpus + generator.reward_gpus
+    return found
 
 
 def every_plan(domain: Domain) -> Iterator[DecisionArrays]:
     """Yield the full product of the domain's values, in blocks."""
-    kinds = itertools.product(range(len(domain.engines)), range(len(domain.trainer_gpus)))
-    for generator, trainer in kinds:
+    kinds = itertools.product(
+        domain.modes.tolist(),
+        range(len(domain.engines)),
+        range(len(domain.trainer_gpus)),
+        domain.reward,
+    )
+    for (mode, generator, trainer, (scorer, scorers)), (reader, readers) in (
+        (kind, option) for kind in kinds for option in domain.prefill[kind[1]]
+    ):
+        # Documented: GPUs that take turns have no prefill engines; only async has a queue.
+        if mode == MODES.index("colocated_sync") and reader >= 0:
+            continue
+        queues = domain.queue_batches if mode == MODES.index("async") else [1]
         axes: dict[str, NDArray[Any]] = {
             "engines": domain.engines[generator],
             "in_flight_per_engine": domain.in_flight_per_engine[generator],
+            "prefill_engines": readers,
+            "reward_engines": scorers,
             "trainer_gpus": domain.trainer_gpus[trainer],
             "oversampling": domain.oversampling,
-            "queue_batches": domain.queue_batches,
+            "queue_batches": np.asarray(queues),
             "prompts_per_step": domain.prompts_per_step,
             "group_size": domain.group_size,
             "epochs": domain.epochs,
@@ -90,7 +113,14 @@ def every_plan(domain: Domain) -> Iterator[DecisionArrays]:
             number = np.arange(begin, min(begin + BLOCK, math.prod(shape)))
             places = np.unravel_index(number, shape)
             values = {name: axes[name][at] for name, at in zip(axes, places, strict=True)}
-            yield DecisionArrays.broadcast(generator_kind=generator, trainer_kind=trainer, **values)
+            yield DecisionArrays.broadcast(
+                mode=mode,
+                generator_kind=generator,
+                trainer_kind=trainer,
+                prefill_kind=reader,
+                reward_kind=scorer,
+                **values,
+            )
 
 
 def broken_patterns(outcome: Outcome) -> set[frozenset[str]]:

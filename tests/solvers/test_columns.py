@@ -22,6 +22,7 @@ from allocator.scenario.schema import Scenario
 from solvers import columns
 from solvers.base import SolverOutcome
 from solvers.columns import solve_columns
+from solvers.settings import settings
 from tests.generated import random_plans, scenario
 from tests.solvers.oracle import EQUAL, Verdict, brute_force
 
@@ -139,7 +140,7 @@ def test_the_problems_are_not_all_alike() -> None:
 def test_the_bound_of_a_pair_of_columns_is_never_worse_than_its_plans(seed: int) -> None:
     built, domain = problem(seed)
     random = np.random.default_rng(seed)
-    for setting in columns._settings(built, domain):
+    for setting in settings(built, domain):
         bound = columns._bounds(built, setting).ravel()
         assert columns._best_bound(built, setting) == pytest.approx(bound.min(), rel=SAME)
         pairs = random.integers(0, bound.size, 500)
@@ -163,7 +164,7 @@ def test_no_plan_trains_faster_than_either_side_could(seed: int) -> None:
     refill = built.system.algorithm.dynamic_sampling == "refill"
     could = outcome.generator.dispatched_per_s / outcome.plans.oversampling
     could = could * (signal if refill else 1.0)
-    most = np.minimum(could, outcome.trainer.samples_per_s)[usable]
+    most = np.minimum(could, outcome.match.trainer_samples_per_s)[usable]
     assert np.all(outcome.match.samples_per_s[usable] <= most * (1 + SAME))
 
 

@@ -49,7 +49,7 @@ LINES = (
 )
 
 
-def comparison(plan_a: Plan, plan_b: Plan, names: tuple[str, str]) -> Report:
+def side_by_side(plan_a: Plan, plan_b: Plan, names: tuple[str, str]) -> Report:
     """Return plans `plan_a` and `plan_b` of one scenario line by line.
 
     Parameters

@@ -1,0 +1,349 @@
+"""Every mode at equal lengths against a scalar computation (`equal_lengths`), to 1e-9."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import fields, is_dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from allocator.evaluator import evaluate
+from allocator.evaluator.prediction import prediction_of
+from allocator.plan import leaves, plain
+from allocator.problem.build import Problem, build_problem
+from allocator.problem.decisions import COLOCATED_SYNC, DecisionArrays
+from allocator.problem.domain import build_domain
+from allocator.scenario.load import from_dict
+from allocator.scenario.profiles import load_catalogue
+from tests.evaluator.equal_lengths import (
+    QWEN3_06B,
+    QWEN3_8B,
+    QWEN3_30B,
+    Case,
+    Loop,
+    assert_agrees,
+    by_hand,
+    mean_context,
+    read_s,
+    told,
+    with_reward,
+)
+from tests.evaluator.other_hand import Array
+
+MODES = ("colocated_sync", "disaggregated_sync", "one_step_off", "async")
+SOLVED = (0.2, 0.1, 1.0, 1.0)
+MIXTURE = Case(model=QWEN3_30B, expert=9e-3, alpha=4e-3, beta=6e-5, hfu=0.2)
+
+VARIANTS = {
+    "one wave": Case(),
+    "three waves": Case(cap=24),
+    "mixture of experts": replace(MIXTURE, cap=64),
+    "mixture of experts in waves": replace(MIXTURE, cap=24, engines=4),
+    "waves of what memory holds": Case(memory_fraction=0.15, engines=2, cap=128),
+    "oversampling by sample": Case(oversampling=1.25, cap=128),
+    "oversampling by group": Case(oversampling=1.5, by="group", cap=128),
+    "no signal": Case(solve=SOLVED),
+    "no signal, dropped": Case(solve=SOLVED, sampling="drop", microbatch_s=0.05),
+    "no signal, refilled": Case(solve=SOLVED, sampling="refill"),
+    "refilled, oversampled": Case(solve=SOLVED, sampling="refill", oversampling=1.25, cap=128),
+    "length cut": Case(response=5000.0, length_cut=2000, solve=SOLVED),
+    "mini-batches and slow sync": Case(steps=4, sync_every=2, fixed_s=1.0),
+    "two epochs of wide replicas": Case(epochs=2, width=2, recompute=False, old_log_probs=False),
+    "uneven ranks": Case(gpus=3, prompts=5, group=4, engines=2, cap=20),
+    "trainer in FP8": Case(precision="fp8"),
+    "response basis": Case(basis="response", solve=SOLVED),
+    "on demand": Case(on_demand=True),
+    "no cache of prompts": Case(cache="none", p1=2e-4),
+    "share of the cache": Case(cache=0.6, p1=2e-4),
+}
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("name", VARIANTS)
+def test_agrees(mode: str, name: str, tmp_path: Path) -> None:
+    assert_agrees(replace(VARIANTS[name], mode=mode), tmp_path)
+
+
+TRAINED = {
+    "reference model": Case(reference=True),
+    "adapters": Case(lora_rank=16),
+    "adapters beside the reference model": Case(lora_rank=32, reference=True, recompute=False),
+    "critic as large as the policy": Case(critic=QWEN3_8B),
+    "small critic": Case(critic=QWEN3_06B, epochs=2),
+    "weights and cache in FP8": Case(weights="fp8", kv="fp8", memory_fraction=0.15, cap=128),
+    "weights in FP8": Case(weights="fp8"),
+}
+
+
+@pytest.mark.parametrize("mode", ["disaggregated_sync", "async"])
+@pytest.mark.parametrize("name", TRAINED)
+def test_what_is_trained_and_sent(mode: str, name: str, tmp_path: Path) -> None:
+    assert_agrees(replace(TRAINED[name], mode=mode), tmp_path)
+
+
+@pytest.mark.parametrize("offload", [None, 3.0])
+@pytest.mark.parametrize("onload", [None, 7.0])
+def test_switching_roles(offload: float | None, onload: float | None, tmp_path: Path) -> None:
+    """16 GPUs do both; what is not stated is the bytes of a GPU over its link to host memory."""
+    case = Case(mode="colocated_sync", gpus=16, engines=16, pool=16, on_demand=True)
+    plan = assert_agrees(replace(case, offload_s=offload, onload_s=onload), tmp_path)
+    # 16.38 GB of weights leave at 25 GB/s; 18 bytes of each of 8.19e9 parameters / 16 come back.
+    switch = (0.6552 if offload is None else offload) + (0.36855 if onload is None else onload)
+    parts = plan.generation_s + plan.train_s + plan.weight_sync_s
+    assert plan.step_s == pytest.approx(parts + switch, rel=1e-9)
+    # One set of GPUs is paid once: 16, not 32.
+    assert plan.usd_per_hour == pytest.approx(32.0, rel=1e-12)
+
+
+@pytest.mark.parametrize("mode", ["colocated_sync", "disaggregated_sync", "one_step_off"])
+@pytest.mark.parametrize("oversampling", [1.0, 1.5, 4.0])
+def test_unfinished_rollouts_resume(mode: str, oversampling: float, tmp_path: Path) -> None:
+    """As a stream of o B rollouts, read again at every batch."""
+    case = Case(mode=mode, partial=True, oversampling=oversampling, cap=300)
+    plan = assert_agrees(case, tmp_path)
+    # Nothing is cancelled, and with o B in flight a rollout lives through about o batches.
+    assert plan.discarded_tokens_fraction == 0.0
+    mixed = plan.staleness.environment_state_fraction
+    assert (mixed == 1.0) if oversampling > 1.0 else (0.9 < mixed < 1.0)
+    assert plan.token_fate.mixed_environment == 0.0
+
+
+def test_mixed_share_of_a_stream_shorter_than_a_batch(tmp_path: Path) -> None:
+    """With a fifth of a batch in flight a rollout stays about a fifth of the batch's time."""
+    case = Case(partial=True, exclude_mixed=True, cap=13)
+    plan = assert_agrees(case, tmp_path)
+    mixed = plan.staleness.environment_state_fraction
+    assert mixed == pytest.approx(13 * 4 / 256, rel=0.02)
+    assert plan.token_fate.useful == pytest.approx(1.0 - mixed, abs=1e-12)
+
+
+def test_waves_of_unequal_last_one(tmp_path: Path) -> None:
+    """80 samples on each engine with 32 places: 32, 32 and 16 that decode faster."""
+    plan = told(Case(prompts=40, cap=32, gamma=0.0), tmp_path)
+    steps = [6e-3 + 5e-5 * n for n in (32, 32, 16)]
+    reading = 10 * (1e-3 + 300 * 2e-5 + 300**2 * 1e-10)  # ten prompts an engine, one a group
+    assert plan.generation_s == pytest.approx(3000 * sum(steps) + reading, rel=1e-9)
+
+
+def test_one_step_off_pays_for_the_slower_side(tmp_path: Path) -> None:
+    found = {}
+    for gpus in (2, 8):
+        plan = assert_agrees(Case(mode="one_step_off", gpus=gpus), tmp_path)
+        found[gpus] = plan
+    assert found[2].bottleneck == "trainer"
+    assert found[2].step_s == pytest.approx(found[2].train_s + found[2].weight_sync_s)
+    assert found[8].bottleneck == "decode"
+    assert found[8].step_s == pytest.approx(found[8].generation_s + found[8].weight_sync_s)
+    assert found[2].staleness.cdf == (0.0, 1.0)
+
+
+def reads_again(
+    case: Case, loop: Loop, stay_s: float, free: float, taken: float, pause_s: float
+) -> tuple[float, float]:
+    """Every sync drops the cache: what is resident is read again, one after the other."""
+    c = mean_context(case)
+    return _held_up(case, free, taken, pause_s + loop.resident * read_s(case, c, c)), 0.0
+
+
+def starts_anew(
+    case: Case, loop: Loop, stay_s: float, free: float, taken: float, pause_s: float
+) -> tuple[float, float]:
+    """Whole lives between two syncs count; the trainer sets the interval."""
+    between = (case.batch * case.sync_every / taken - pause_s) / stay_s
+    running = 1.0 - pause_s * taken / (case.batch * case.sync_every)
+    counted = math.floor(between) / between
+    rate = free * running * counted
+    assert rate > taken
+    return rate, 1.0 - counted
+
+
+def ends_in_step(
+    case: Case, loop: Loop, stay_s: float, free: float, taken: float, pause_s: float
+) -> tuple[float, float]:
+    """After one drain all slots keep step, so the next one finds nothing half empty."""
+    return _held_up(case, free, taken, pause_s), 0.0
+
+
+def _held_up(case: Case, free: float, taken: float, pause_s: float) -> float:
+    per_sync = case.batch * case.sync_every
+    starved = free / (1.0 + free * pause_s / per_sync)
+    return starved if starved < taken else free * (1.0 - taken * pause_s / per_sync)
+
+
+UPDATES = {
+    "retract": (reads_again, Case(weight_update="retract", p1=2e-4)),
+    "retract, fast trainer": (reads_again, Case(weight_update="retract", p1=2e-4, gpus=8)),
+    "abort, resumed": (reads_again, Case(weight_update="abort", partial=True, p1=2e-4)),
+    "abort": (starts_anew, Case(weight_update="abort", gpus=1, cap=24)),
+    "abort, slow sync": (starts_anew, Case(weight_update="abort", gpus=2, sync_every=3)),
+    "drain": (ends_in_step, Case(weight_update="drain")),
+}
+
+
+@pytest.mark.parametrize("name", UPDATES)
+def test_weight_updates(name: str, tmp_path: Path) -> None:
+    law, case = UPDATES[name]
+    assert_agrees(replace(case, mode="async"), tmp_path, law)
+
+
+def test_resumed_in_async_cancels_as_ever(tmp_path: Path) -> None:
+    """Rollouts that resume after an update are not those that oversampling cancels."""
+    case = Case(
+        mode="async", weight_update="abort", partial=True, oversampling=1.5, cap=96, p1=2e-4
+    )
+    judged = with_reward(case, type="llm_judge", placement="api", usd=(1.0, 0.0), input=1000.0)
+    plan = assert_agrees(judged, tmp_path, reads_again)
+    # $1 per million tokens: a tenth of a cent for each of the rollouts kept.
+    kept_per_h = plan.generated_samples_per_s / 1.5 * 3600
+    assert plan.environment.reward_usd_per_hour == pytest.approx(kept_per_h * 1e-3)
+
+
+@pytest.mark.xfail(strict=True, reason="what never starts is still counted as written and read")
+def test_surplus_that_never_starts_costs_nothing(tmp_path: Path) -> None:
+    """320 rollouts on 256 places: the first wave is the batch, and 64 are never begun."""
+    plan = told(Case(oversampling=1.25, cap=64), tmp_path)
+    plain = by_hand(Case(cap=64))
+    assert plan.generation_s == pytest.approx(plain["generation_s"], rel=1e-9)
+    assert plan.flops.search == pytest.approx(plain["flops.search"], rel=1e-9)
+    assert plan.token_fate.oversampled == pytest.approx(0.0, abs=1e-9)
+
+
+def test_nothing_useful_is_no_crash(tmp_path: Path) -> None:
+    """With more than a batch in flight every rollout is resumed, and here none of those counts."""
+    plan = told(Case(partial=True, exclude_mixed=True, oversampling=1.5, cap=128), tmp_path)
+    assert plan.token_fate.useful == 0.0
+
+
+def mixed(**algorithm: Any) -> tuple[Problem, DecisionArrays]:
+    """Plans of all modes, with and without prefill engines, reward engines, oversampling, waves."""
+    algorithm |= {
+        "mode": "auto",
+        "oversampling": {"min": 1, "max": 1.5, "step": 0.25},
+        "prompts_per_step": {"min": 8, "max": 24, "step": 8},
+        "group_size": {"min": 4, "max": 8, "step": 4},
+    }
+    data = {
+        "model": "qwen3-8b",
+        "engine": {
+            "layouts": [{"tp": 1}],
+            "disaggregation": "auto",
+            "weights_dtype": ["bf16", "fp8"],
+            "memory_fraction": 0.25,
+        },
+        "trainer": {"hfu": 0.4},
+        "workload": {
+            "initial_prompt_tokens": 800,
+            "response_tokens": {"mean": 3000, "cv": 0.9, "max": 16000},
+            "turns": 3,
+            "tool_tokens_per_turn": 100,
+            "tool_s": {"mean": 3, "cv": 1},
+            "solve_rate": {"always": 0.2, "never": 0.1},
+        },
+        "algorithm": algorithm,
+        "reward": {"type": "prm", "model": "qwen3-0.6b"},
+        "sandbox": {
+            "provider": "local",
+            "start_s": {50: 5, 500: 60},
+            "failure_fraction": 0.05,
+            "timeout_s": 900,
+        },
+        "evaluation": {"every_steps": 10, "samples": 100},
+        "hardware": {
+            "pools": [
+                {
+                    "name": name,
+                    "gpu": "h200-sxm",
+                    "gpus": 8,
+                    "granularity": "gpu",
+                    "price": {"usd_per_gpu_hour": usd},
+                }
+                for name, usd in (("near", 2.0), ("far", 1.5))
+            ],
+            "links": [{"between": ["near", "far"], "gbit_per_s": 50}],
+        },
+        "budget": {"hours": 100},
+    }
+    scenario = from_dict(data)
+    problem = build_problem(scenario, load_catalogue())
+    domain, dice = build_domain(scenario, problem.system), np.random.default_rng(3)
+    plans = []
+    for mode in [*range(len(MODES))] * 6:
+        kind = int(dice.integers(len(domain.engines)))
+        reader, readers = domain.prefill[kind][dice.integers(len(domain.prefill[kind]))]
+        scorer, scorers = domain.reward[dice.integers(len(domain.reward))]
+        trainer = int(dice.integers(len(domain.trainer_gpus)))
+        if mode == COLOCATED_SYNC:  # on the GPUs of the engines
+            pool = problem.system.engines.labels[kind].pool
+            trainer = [place for place, _ in problem.system.trainers.labels].index(pool)
+        names = ("oversampling", "prompts_per_step", "group_size", "queue_batches", "epochs")
+        plans.append(
+            DecisionArrays.broadcast(
+                mode=mode,
+                generator_kind=kind,
+                engines=dice.choice(domain.engines[kind]),
+                in_flight_per_engine=dice.choice([8, 20, 40, 90]),
+                prefill_kind=reader,
+                prefill_engines=dice.choice(readers),
+                reward_kind=scorer,
+                reward_engines=dice.choice(scorers),
+                trainer_kind=trainer,
+                trainer_gpus=dice.choice(domain.trainer_gpus[trainer]),
+                **{name: dice.choice(getattr(domain, name)) for name in names},
+            )
+        )
+    return problem, DecisionArrays.concatenate(plans)
+
+
+def everything(state: Any, count: int, name: str = "") -> dict[str, Array]:
+    """Return every array of an outcome with an entry a plan, nested ones by dotted names."""
+    found: dict[str, Array] = {}
+    for field in fields(state):
+        value, path = getattr(state, field.name), f"{name}.{field.name}"
+        if path in (".rollouts", ".matched.stale", ".matched.place", ".plans"):
+            continue
+        if is_dataclass(value):
+            found |= everything(value, count, path)
+        elif isinstance(value, dict):
+            for limit, pair in value.items():
+                found |= {f"{path}.{limit}.{i}": np.asarray(pair[i]) for i in (0, 1)}
+        else:
+            found[path] = np.asarray(value)
+    return {name: np.broadcast_to(values, (count,)) for name, values in found.items()}
+
+
+@pytest.mark.parametrize(
+    "algorithm",
+    [
+        {"dynamic_sampling": "refill"},
+        {"oversampling_by": "sample", "group_dispatch": "sample", "dynamic_sampling": "drop"},
+        {"partial_rollout": True, "weight_update": "abort", "dispatch_scope": "global"},
+        {"weight_update": "drain", "estimator": "gspo", "optimizer_steps_per_batch": 2},
+    ],
+)
+def test_plans_of_all_modes_at_once(algorithm: dict[str, Any]) -> None:
+    """No plan knows of its neighbours, whatever their mode."""
+    problem, plans = mixed(**algorithm)
+    together = everything(evaluate(problem, plans), len(plans))
+    assert np.all(np.isfinite(together[".matched.state.step_s"]))
+    for index in range(len(plans)):
+        alone = everything(evaluate(problem, plans.take(slice(index, index + 1))), 1)
+        assert alone.keys() == together.keys()
+        for name, values in alone.items():
+            expected = pytest.approx(float(values[0]), rel=1e-9, abs=1e-12, nan_ok=True)
+            assert float(together[name][index]) == expected, (index, name)
+
+
+def test_predictions_of_all_modes_at_once() -> None:
+    problem, plans = mixed()
+    together = evaluate(problem, plans)
+    for index in range(0, len(plans), 5):
+        alone = evaluate(problem, plans.take(slice(index, index + 1)))
+        found = dict(leaves(plain(prediction_of(problem, together, index))))
+        for name, value in leaves(plain(prediction_of(problem, alone, 0))):
+            if isinstance(value, float):
+                assert found[name] == pytest.approx(value, rel=1e-9, abs=1e-12), (index, name)
+            elif not isinstance(value, list):
+                assert found[name] == value, (index, name)
