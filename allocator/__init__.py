@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from allocator.comparison import Comparison, compare
     from allocator.facade import InfeasibleError, SolverFailure, evaluate, solve, try_solve
     from allocator.plan import Plan
+    from allocator.preflight import check
     from allocator.scenario.errors import ScenarioError
     from allocator.scenario.load import load
 
@@ -26,6 +27,7 @@ _HOMES = {
     "Plan": "allocator.plan",
     "ScenarioError": "allocator.scenario.errors",
     "SolverFailure": "allocator.facade",
+    "check": "allocator.preflight",
     "compare": "allocator.comparison",
     "evaluate": "allocator.facade",
     "load": "allocator.scenario.load",
@@ -40,6 +42,7 @@ __all__ = [
     "ScenarioError",
     "SolverFailure",
     "__version__",
+    "check",
     "compare",
     "evaluate",
     "load",

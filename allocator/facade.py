@@ -11,7 +11,7 @@ import numpy as np
 from allocator.evaluator import Outcome
 from allocator.evaluator import evaluate as judge
 from allocator.evaluator.prediction import decisions_of, limits_of, prediction_of
-from allocator.findings import findings
+from allocator.findings import findings, slow_reward
 from allocator.fixed import fixed_decisions
 from allocator.intervals import LEVEL, intervals
 from allocator.plan import (
@@ -28,9 +28,11 @@ from allocator.problem.build import Problem, build_problem
 from allocator.problem.decisions import DecisionArrays, Domain
 from allocator.problem.domain import build_domain
 from allocator.problem.limits import objective_value
+from allocator.rivals import rivals
 from allocator.scenario.dump import scenario_to_dict
 from allocator.scenario.load import override
 from allocator.scenario.profiles import load_catalogue
+from allocator.what_if import value_of_workers
 from solvers.base import SolverFailure, SolverOutcome
 from solvers.columns import solve_columns
 
@@ -143,7 +145,7 @@ def try_solve(
             objective_value(problem.objective, found.bound),
             _gap(score, found.bound),
         ),
-        alternatives=_alternatives(problem, found),
+        alternatives=_alternatives(problem, found, rivals(problem, domain, found, time_limit_s)),
         report=report,
     )
 
@@ -195,6 +197,8 @@ def _plan(
     decisions = decisions_of(problem, outcome.plans, 0)
     prediction = prediction_of(problem, outcome, 0)
     limits = limits_of(problem, outcome, 0)
+    if prediction.bottleneck == "reward":
+        extra = (*extra, *slow_reward(value_of_workers(problem, outcome.plans)))
     spread: dict[str, tuple[float, float]] = {}
     if with_intervals:
         spread = intervals(scenario, load_catalogue(), problem, outcome.plans, prediction)
@@ -221,16 +225,22 @@ def _gap(score: float, bound: float) -> float:
     return gap if gap > SAME else 0.0
 
 
-def _alternatives(problem: Problem, found: SolverOutcome) -> tuple[Alternative, ...]:
-    if found.alternatives is None or found.best is None:
+def _alternatives(
+    problem: Problem, found: SolverOutcome, others: DecisionArrays | None
+) -> tuple[Alternative, ...]:
+    """Return the plans of other kinds, best first, one for each way to differ."""
+    if others is None or found.best is None:
         return ()
-    outcome = judge(problem, found.alternatives)
-    named = []
-    for index in range(len(found.alternatives)):
-        decisions = decisions_of(problem, found.alternatives, index)
+    outcome = judge(problem, others)
+    named: list[Alternative] = []
+    for index in np.argsort(outcome.score, kind="stable").tolist():
+        differs = _difference(problem, found.best, others, index)
+        if not differs or any(differs == other.differs for other in named):
+            continue
+        decisions = decisions_of(problem, others, index)
         named.append(
             Alternative(
-                differs=_difference(problem, found.best, found.alternatives, index),
+                differs=differs,
                 decisions=decisions,
                 objective=objective_value(problem.objective, float(outcome.score[index])),
                 trained_samples_per_s=float(outcome.accounts.trained_samples_per_s[index]),

@@ -35,6 +35,19 @@ def findings(
     ]
 
 
+def slow_reward(workers: tuple[tuple[int, float], ...]) -> Iterator[PlanWarning]:
+    """Yield what more reward workers are worth where scoring sets the pace."""
+    if workers:
+        (first, least), *rest = workers
+        more = "".join(f", {count} by {saved:.0%}" for count, saved in rest)
+        yield PlanWarning(
+            "slow_reward",
+            f"scoring sets the pace: with the plan as it is, {first} workers would shorten a step "
+            f"by {least:.0%}{more}",
+            "reward.workers",
+        )
+
+
 def _ranges(domain: Domain, decisions: Decisions) -> Iterator[PlanWarning]:
     for name, path in domain.ranges:
         values = getattr(domain, name)
@@ -78,6 +91,14 @@ def _regimes(
             f"{group.in_flight_per_engine} rollouts in flight per engine, about {fit:.0f} fit its "
             f"KV cache: the rest waits in the engines' queues ({engines} engines)",
             "plan.in_flight",
+        )
+    update = problem.system.algorithm.weight_update
+    if decisions.mode == "async" and update in ("drain", "abort"):
+        yield PlanWarning(
+            "staleness_upper_bound",
+            f"with weight_update: {update} no rollout meets an update while it is generated; "
+            "staleness is predicted as if it did, hence too high",
+            "algorithm.weight_update",
         )
     limit = problem.system.algorithm.staleness_limit
     enforce = problem.system.algorithm.staleness_enforce

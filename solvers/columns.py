@@ -42,7 +42,7 @@ from allocator.problem.decisions import (
 )
 from allocator.problem.domain import beyond_pools
 from allocator.problem.limits import objective_score
-from solvers.base import SolverOutcome
+from solvers.base import SolverOutcome, Termination
 from solvers.infeasible import diagnose
 from solvers.running_best import RunningBest, tied
 from solvers.settings import Setting, settings
@@ -56,13 +56,18 @@ DIAGNOSIS_BLOCK = 1 << 17
 
 
 def solve_columns(
-    problem: Problem, domain: Domain, time_limit_s: float | None = None
+    problem: Problem,
+    domain: Domain,
+    time_limit_s: float | None = None,
+    *,
+    explain: bool = True,
 ) -> SolverOutcome:
     """Find the best plan of the domain, ties (0.1%) broken by fewer GPUs, then lower staleness.
 
     Parameters
     ----------
     time_limit_s : stop after this long and hand back the best plan so far with its bound.
+    explain : whether to say why where no plan exists (which takes a look at all of them).
     """
     start = time.perf_counter()
     choices = settings(problem, domain)
@@ -77,14 +82,14 @@ def solve_columns(
             left = float(optimistic[place])
             break
     infeasibility = None
-    if search.best is None and not timed_out:
+    if search.best is None and not timed_out and explain:
         wider = beyond_pools(domain, problem.system)
         infeasibility = diagnose(
             problem, _blocks(domain, choices), _blocks(wider, settings(problem, wider))
         )
     best, score = search.tie_break()
     return SolverOutcome(
-        termination="infeasible" if infeasibility else "time_limit" if timed_out else "optimal",
+        termination=_termination(search, timed_out),
         best=best,
         score=score,
         # Not `score`: the plan that ties prefer may be up to 0.1% above the best.
@@ -97,6 +102,12 @@ def solve_columns(
         name=NAME,
         version=VERSION,
     )
+
+
+def _termination(search: RunningBest, timed_out: bool) -> Termination:
+    if timed_out:
+        return "time_limit"
+    return "infeasible" if search.best is None else "optimal"
 
 
 def _visit(

@@ -124,7 +124,8 @@ def _generators(
     """Return the generator columns of every setting.
 
     Of prefill and reward engines a column has at most as many as keep up with its decode engines:
-    any more would cost GPUs and raise nothing.
+    any more would cost GPUs and raise nothing. (Where a batch is generated as a whole, engines
+    that score it afterwards are never too many: every count is kept.)
     """
     everyone = [
         DecisionArrays.broadcast(
@@ -149,7 +150,10 @@ def _generators(
     for columns in everyone:
         own = slice(begin, begin + len(columns))
         begin = own.stop
-        result.append(_counted(domain, columns, needed_prefill[own], needed_reward[own]))
+        enough = (needed_prefill[own], needed_reward[own])
+        if len(columns) and int(columns.mode[0]) != ASYNC:
+            enough = (np.full(len(columns), np.inf), np.full(len(columns), np.inf))
+        result.append(_counted(domain, columns, *enough))
     return result
 
 

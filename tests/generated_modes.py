@@ -125,7 +125,8 @@ def _disaggregation(dice: random.Random, data: dict[str, Any]) -> None:
     own_rates = "rates" in data["engine"] or data["engine"].get("estimate") == "allow"
     if own_rates or dice.random() < 0.5:
         return
-    data["engine"]["disaggregation"] = dice.choice(("auto", "always"))
+    choices = ("auto",) if data["algorithm"]["mode"] == "colocated_sync" else ("auto", "always")
+    data["engine"]["disaggregation"] = dice.choice(choices)
     for pool in pools:
         if "decode" in pool.get("roles", []):
             pool["roles"] = [*pool["roles"], "prefill"]

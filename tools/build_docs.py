@@ -1,7 +1,7 @@
 """Write the pages of docs/ that are made from the code: keys, laws, agreement with simulation.
 
-Run `make docs` after a change of a schema, a law's docstring, a test of a law or the queue laws;
-a test compares what is committed with what this writes.
+Run `make docs` after a change of a schema, a law's docstring, a test of a law, the queue laws or
+anything that moves a prediction; tests compare what is committed with what this writes.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from tools.docs_keys import scenario_keys
 from tools.docs_laws import law_pages
 from tools.docs_not_modelled import with_refused_keys
 from tools.docs_queue import queue_agreement
+from tools.example_lessons import with_lessons
 
 DOCS = Path(__file__).parents[1] / "docs"
 
@@ -42,8 +43,10 @@ def write_pages() -> None:
 
 
 def main() -> int:
-    """Write all pages, and the picture of README's example."""
+    """Write all pages, the lessons of the examples, and the picture of README's example."""
     write_pages()
+    lessons = DOCS / "examples.md"
+    lessons.write_text(with_lessons(lessons.read_text(encoding="utf-8")), encoding="utf-8")
     example = DOCS.parent / "examples" / "qwen3-235b-h200.yaml"
     plan_picture(allocator.solve(allocator.load(example)), DOCS / "qwen3-235b-h200.png")
     return 0

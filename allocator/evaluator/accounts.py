@@ -27,7 +27,6 @@ from allocator.problem.decisions import ASYNC, DecisionArrays
 from allocator.problem.money import needed_samples
 from allocator.problem.system import System
 
-
 #: Least share of samples that counts as useful: a plan without any is hopeless, not infinite.
 LEAST_USEFUL = 1e-9
 
@@ -147,7 +146,9 @@ def accounts(
     learning = trainer.learning_flops
     around = generator.stations
     attempted = rollouts.at(rollouts.started_per_kept)
-    scored_per_s = match.dispatched_per_s * generator.ended_share / attempted
+    # Of what restarts throw away nothing is scored.
+    finished = (1.0 - match.aborted_fraction) / match.update_length_bias
+    scored_per_s = match.dispatched_per_s * finished * generator.ended_share / attempted
     reward = around.reward.flops * scored_per_s * match.step_s
     trained_tokens = trainer.trained_samples * trainer.sequence_tokens * plans.epochs
     peak = system.trainers.peak_flops_per_s[plans.trainer_kind]

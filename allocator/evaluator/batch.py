@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
+from allocator.evaluator.columns import distinct_rows
 from allocator.evaluator.generator import GeneratorState
 from allocator.evaluator.match_state import MatchState, taken
 from allocator.evaluator.rollouts import RolloutState
@@ -22,7 +23,6 @@ from allocator.physics.reward import batch_reward_s
 from allocator.physics.turns import tool_tail_s
 from allocator.problem.decisions import COLOCATED_SYNC, ONE_STEP_OFF, DecisionArrays
 from allocator.problem.system import System
-
 
 #: Quantiles that a limit on staleness may hold for; a maximum is all but one sample in 10,000.
 QUANTILES = {"p95": 0.95, "p99": 0.99}
@@ -46,9 +46,10 @@ def match_batches(
     written = _batch_written(system, plans, rollouts, generator)
     whole_s, scored, mixed = written.whole_s, written.scoring_s, written.mixed_fraction
     sync_s = system.sync_s[plans.trainer_kind, plans.generator_kind]
-    switch_s = np.where(
-        plans.mode == COLOCATED_SYNC, system.switch_s[plans.trainer_kind, plans.generator_kind], 0.0
-    )
+    # Between pools there is nothing to switch (infinite in the table): a limit forbids the plan.
+    switching = system.switch_s[plans.trainer_kind, plans.generator_kind]
+    together = (plans.mode == COLOCATED_SYNC) & np.isfinite(switching)
+    switch_s = np.where(together, switching, 0.0)
     overlapped = plans.mode == ONE_STEP_OFF
     step_s = np.where(
         overlapped,
@@ -113,6 +114,30 @@ class _Written:
 
 
 def _batch_written(
+    system: System, plans: DecisionArrays, rollouts: RolloutState, generator: GeneratorState
+) -> _Written:
+    """Time one batch of every plan (once per distinct configuration of the generator)."""
+    rows = distinct_rows(
+        plans.generator_kind,
+        plans.engines,
+        plans.in_flight_per_engine,
+        plans.prefill_kind,
+        plans.prefill_engines,
+        plans.reward_kind,
+        plans.reward_engines,
+        rollouts.row,
+    )
+    written = _distinct_written(
+        system,
+        plans.take(rows.first),
+        replace(rollouts, row=rollouts.row[rows.first]),
+        taken(generator, rows.first),
+    )
+    spread: _Written = taken(written, rows.inverse)
+    return spread
+
+
+def _distinct_written(
     system: System, plans: DecisionArrays, rollouts: RolloutState, generator: GeneratorState
 ) -> _Written:
     """Time one batch; dead groups are replaced in further rounds, each with its own tail."""

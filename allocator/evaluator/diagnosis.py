@@ -46,6 +46,8 @@ def bottleneck_and_cause(problem: Problem, outcome: Outcome, index: int) -> tupl
         return "trainer", _trainer_cause(problem, outcome, index)
     kv_bound = bool(outcome.generator.kv_bound[index])
     stage = _generator_stage(problem, outcome, index, kv_bound=kv_bound)
+    if stage == "reward":
+        return stage, "none"
     return stage, _generator_cause(problem, outcome, index, kv_bound=kv_bound)
 
 

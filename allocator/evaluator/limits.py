@@ -60,6 +60,7 @@ def limit_values(
             places,
         ),
         "trainer_replica": (_whole_replicas(trainer.width, plans.trainer_gpus), plans.trainer_gpus),
+        "shared_pool": (2 * _two_pools(system, plans), np.ones(len(plans))),
         "budget_usd": (needed_hours * account.usd_per_hour, money.usd),
         "budget_gpu_hours": (needed_hours * account.gpus_paid, money.gpu_hours),
         "budget_flops": (needed_hours * account.flops_per_hour / stretch, money.flops),
@@ -83,6 +84,12 @@ def limit_values(
             system.algorithm.staleness_limit,
         )
     return {spec.name: values[spec.name] for spec in problem.limits}
+
+
+def _two_pools(system: System, plans: DecisionArrays) -> Any:
+    """Whether GPUs that are to train and generate in turn would be of two pools."""
+    apart = system.trainers.pool[plans.trainer_kind] != system.engines.pool[plans.generator_kind]
+    return np.where((plans.mode == COLOCATED_SYNC) & apart, 1, 0)
 
 
 def gpus_of_pool(

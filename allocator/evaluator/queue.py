@@ -80,7 +80,7 @@ def match_async(
     algorithm, at = system.algorithm, rollouts.at
     meeting = _meeting(system, plans, rollouts, generator, trainer)
     line, taken, batch = meeting.line, meeting.taken, trainer.batch_samples
-    running = meeting.offered / meeting.free
+    running = meeting.running
     law = staleness_law(line, meeting.tables)
     if algorithm.staleness_enforce == "admission":
         rate, mean = _admitted(system, generator, trainer, meeting)
@@ -100,7 +100,7 @@ def match_async(
         step_s=batch / rate,
         sync_s=meeting.sync_s,
         dispatched_per_s=generator.dispatched_per_s * running,
-        paused_fraction=1.0 - meeting.offered / meeting.free,
+        paused_fraction=1.0 - meeting.running,
         offered_samples_per_s=offered,
         trainer_samples_per_s=taken,
         accepted_fraction=meeting.accepted,
@@ -129,6 +129,7 @@ class _Meeting:
     ----------
     free, offered : accepted samples/s before rejection, without and with what updates cost.
     taken : accepted samples/s the trainer could take.
+    running : share of the time that updates leave the engines to write.
     accepted : share of finished groups that are fresh enough.
     aborted, length_bias : share of generated tokens that restarts lose, and what they do to the
         mean length of what ends.
@@ -140,6 +141,7 @@ class _Meeting:
     free: Any
     offered: Any
     taken: Any
+    running: Any
     sync_s: Any
     accepted: Any
     aborted: Any
@@ -211,6 +213,7 @@ def _meeting(
         free=free,
         offered=offered,
         taken=taken,
+        running=update.running,
         sync_s=sync_s,
         accepted=accepted,
         aborted=update.aborted,
@@ -222,9 +225,13 @@ def _meeting(
 
 @dataclass(frozen=True, slots=True)
 class _Updated:
-    """Accepted samples/s under weight updates, and what restarts lose of tokens and lengths."""
+    """Accepted samples/s under weight updates, and what restarts lose of tokens and lengths.
+
+    `running` is the share of the time that the engines write, whatever becomes of it.
+    """
 
     offered: Any
+    running: Any
     aborted: Any
     length_bias: Any
 
@@ -256,7 +263,8 @@ def _weight_update(
     if algorithm.weight_update == "abort" and not resumed:
         return _restarted(lengths, sample_s, free, taken, pause, sync_batch)
     whole = np.ones(np.shape(free))
-    return _Updated(rate_with_pauses(free, taken, pause, sync_batch), 0.0 * whole, whole)
+    offered = rate_with_pauses(free, taken, pause, sync_batch)
+    return _Updated(offered, offered / free, 0.0 * whole, whole)
 
 
 def _restarted(
@@ -274,9 +282,11 @@ def _restarted(
         running_s = sync_batch / np.minimum(rate, taken) - pause_s
         return np.maximum(running_s / sample_s, LEAST_INTERVAL)
 
+    def running(trained: Any) -> Any:
+        return np.maximum(1.0 - pause_s * np.minimum(trained, taken) / sync_batch, 0.0)
+
     def rate_in(lives: Any, trained: Any) -> Any:
-        running = np.maximum(1.0 - pause_s * np.minimum(trained, taken) / sync_batch, 0.0)
-        return free * running * table.completions(lives) / lives
+        return free * running(trained) * table.completions(lives) / lives
 
     for _ in range(BISECTIONS):
         rate = 0.5 * (low + high)
@@ -286,6 +296,7 @@ def _restarted(
     lives = interval(settled)
     return _Updated(
         np.maximum(rate_in(lives, settled), LEAST_INTERVAL * free),
+        running(settled),
         1.0 - table.completed_share(lives),
         np.where(table.completions(lives) > 0.0, table.length_ratio(lives), 1.0),
     )

@@ -96,7 +96,7 @@ def _resumed_cdf(
         )
     )
     last = int(np.searchsorted(cdf, 1.0 - REPORTED_TAIL))
-    return cdf[: last + 1] / cdf[min(last, cdf.size - 1)]
+    return np.asarray(cdf[: last + 1] / cdf[min(last, cdf.size - 1)])
 
 
 def _cdf(system: System, matched: Matched, index: int, mean: float) -> NDArray[np.float64]:

@@ -38,6 +38,8 @@ class BatchCut:
     """o >= 1, rollouts started per rollout kept."""
     batch: FloatArray
     """B, rollouts kept."""
+    group_size: FloatArray
+    """S, rollouts that are kept or cancelled together: 1 by sample."""
     lengths: Oversampling
     """Lengths kept and discarded; `cut_tokens` is infinite where o = 1."""
     end_tokens: FloatArray
@@ -111,6 +113,7 @@ def batch_cut(
         return BatchCut(
             oversampling=plain(factor),
             batch=plain(kept),
+            group_size=plain(np.ones(kept.shape)),
             lengths=oversampling_cut(lengths, factor, kept, "sample"),
             end_tokens=plain(last[0]),
             end_second_moment_tokens2=plain(last[1]),
@@ -125,6 +128,7 @@ def batch_cut(
     return BatchCut(
         oversampling=plain(factor),
         batch=plain(kept),
+        group_size=plain(size),
         lengths=Oversampling(
             cut_tokens=plain(np.where(idle, math.inf, table[6])),
             kept_mean_tokens=plain(table[0]),

@@ -120,4 +120,4 @@ def batch_staleness_cdf(
     older[optimizer_steps * lag_batches :: optimizer_steps] = resumed
     count = optimizer_steps * sync_every
     shares = np.convolve(older, np.full(count, 1.0 / count))
-    return np.minimum(np.cumsum(shares), 1.0)
+    return np.asarray(np.minimum(np.cumsum(shares), 1.0))

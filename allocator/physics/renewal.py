@@ -79,7 +79,8 @@ class RenewalTable:
     variance : variance of the number of lives that ended by node i.
     nodes : r, nodes after the last start, every one up to 4 lives, then 4% apart.
     weights : lives that each of `nodes` stands for in an integral.
-    survival : P(L > (v + r)), for starts v nodes before the last one (rows) and r (columns).
+    survival : P(L > v + r), for starts v nodes before the last one (rows) and r (columns).
+    survival_squared : its squares.
     """
 
     ends: FloatArray
@@ -103,10 +104,10 @@ class RenewalTable:
         return starts @ self.survival[: starts.shape[1]]
 
     def starts(self, last: ArrayLike, share: ArrayLike) -> FloatArray:
-        """Return expected starts per slot, v = 0, 1, ... nodes (columns) before each last node (rows).
+        """Return expected starts per slot, v = 0, 1, ... nodes before each last node.
 
-        Of the lives that end at node `last` only `share` is followed by another; the first life of
-        every slot starts at node 0.
+        One last node a row, v in columns. Of the lives that end at node `last` only `share` is
+        followed by another; the first life of every slot starts at node 0.
         """
         node = np.asarray(last, dtype=np.intp)[:, None]
         back = node - np.arange(node.max() + 1)

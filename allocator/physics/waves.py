@@ -5,6 +5,7 @@ it needs of the lengths is their renewal process. Times are in iterations over t
 """
 
 from dataclasses import dataclass, fields
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -41,10 +42,10 @@ class Waves:
     """Iterations times the share of experts read in them."""
     dispatched: FloatArray
     """E[tokens^j] of a sample, 0 if it never started; j = 1, 2, 3 on the first axis."""
-    cancelled: FloatArray
-    """E[tokens^j] of a sample that runs when the batch ends, likewise."""
-    running_share: FloatArray
-    """Share of the samples that run when the batch ends."""
+    kept: FloatArray
+    """E[L^j] of a sample of a complete group, j = 1, 2, 3 likewise."""
+    cut_tokens: FloatArray
+    """Tokens of a sample that runs when the batch ends; 0 where none does."""
 
 
 def waves(
@@ -53,6 +54,7 @@ def waves(
     slots: ArrayLike,
     engines: ArrayLike,
     unfinished: ArrayLike,
+    group_size: ArrayLike,
     expert_miss: ArrayLike,
     token_ratio: ArrayLike,
     last_ratio: ArrayLike,
@@ -66,6 +68,7 @@ def waves(
     slots : N >= 1, slots per engine.
     engines : E >= 1.
     unfinished : 0 <= c < E m, samples that may still run or wait when the batch ends.
+    group_size : S >= 1, samples that are kept together.
     expert_miss : 1 - experts per token / experts; 0 for a dense model.
     token_ratio : seconds that one token more costs, in steps of a full engine.
     last_ratio : seconds of a step of an engine with one sequence left, in such steps.
@@ -99,12 +102,12 @@ def waves(
     --------
     >>> from allocator.physics.lengths import capped_lognormal_from_mean_cv
     >>> law = capped_lognormal_from_mean_cv(900.0, 0.0)
-    >>> got = waves(law, [10.0], [4.0], [3.0], [0.0], [0.0], [0.1], [0.7])  # 4, 4 and 2 samples
-    >>> got.full.tolist(), got.delay.tolist(), got.tail.tolist()
+    >>> got = waves(law, [10.0], [4.0], [3.0], [0.0], [1.0], [0.0], [0.1], [0.7])
+    >>> got.full.tolist(), got.delay.tolist(), got.tail.tolist()  # 4, 4 and 2 samples
     ([2.0], [0.0], [1.0])
     """
     arguments = (
-        *(samples, slots, engines, unfinished, expert_miss),
+        *(samples, slots, engines, unfinished, group_size, expert_miss),
         *(token_ratio, last_ratio),
     )
     table = renewal_table(lengths)
@@ -128,6 +131,7 @@ def _schedule(
     n: FloatArray,
     engines: FloatArray,
     unfinished: FloatArray,
+    size: FloatArray,
     miss: FloatArray,
     token_ratio: FloatArray,
     last_ratio: FloatArray,
@@ -166,8 +170,16 @@ def _schedule(
     touched = (busy * (1.0 - miss[:, None] * missed)) @ table.weights
     touched_full = (full + delay) * (1.0 - np.power(miss, n))
 
-    dispatched, cancelled = _moments(lengths, starts, tail, np.minimum(unfinished / engines, n) / n)
-    entire = np.array([float(lengths.limited_moment(j, np.inf)) for j in ORDERS])
+    stopped = np.minimum(unfinished / engines, n) / n
+    moments = _moments(lengths, starts, tail, stopped, size)
+    more = whole * np.array([float(lengths.limited_moment(j, np.inf)) for j in ORDERS])[:, None]
+    dispatched, cancelled = moments.of_starts + more, moments.of_stopped
+    ended = starts.sum(axis=1) + whole - stopped
+    kept = np.where(
+        size > 1.0,
+        (moments.of_complete + more) / (moments.complete + whole),
+        (dispatched - stopped * cancelled) / np.where(ended > 0, ended, 1.0),
+    )
     return Waves(
         full=full,
         delay=delay,
@@ -175,9 +187,9 @@ def _schedule(
         tail_second_moment=_STEP * busy @ (table.weights * (2.0 * table.nodes + 1.0)),
         deciding=deciding,
         expert_iterations=touched_full + touched,
-        dispatched=(dispatched + whole * entire[:, None]) * (n / m),
-        cancelled=cancelled,
-        running_share=np.minimum(unfinished / engines, n) / m,
+        dispatched=dispatched * (n / m),
+        kept=kept,
+        cut_tokens=cancelled[0],
     )
 
 
@@ -213,28 +225,41 @@ def _last_start_sd(
     return sd
 
 
-def _moments(
-    lengths: Lengths, starts: FloatArray, tail: FloatArray, running: FloatArray
-) -> tuple[FloatArray, FloatArray]:
-    """Tokens^j of all starts (sums per slot) and of one that runs at the end (means); j, rows.
+class _Moments(NamedTuple):
+    """Sums over the starts of a slot of tokens^j (rows), and how many are in complete groups."""
 
-    `running` lives a slot run at the end. Where fewer are beyond it, the others are among those
-    that end with it (an atom of the lengths).
+    of_starts: FloatArray
+    of_complete: FloatArray
+    complete: FloatArray
+    of_stopped: FloatArray  # means, of those that run at the end
+
+
+def _moments(
+    lengths: Lengths, starts: FloatArray, tail: FloatArray, running: FloatArray, size: FloatArray
+) -> _Moments:
+    """Tokens of the starts at the end of the batch, when `running` of them per slot still run.
+
+    Where fewer are beyond the end, the others are among those that end with it (an atom).
     """
     entire = np.array([float(lengths.limited_moment(j, np.inf)) for j in ORDERS])
-    of_starts = entire[:, None] * starts.sum(axis=1)
-    of_stopped = np.zeros_like(of_starts)
+    complete = starts.sum(axis=1)
+    of_starts = entire[:, None] * complete
+    of_complete, of_stopped = of_starts.copy(), np.zeros_like(of_starts)
     cut = running > 0  # elsewhere all run to their end
     if np.any(cut):
-        starts, running = starts[cut], running[cut]
-        tokens = (tail[cut, None] + np.arange(starts.shape[1]) * _STEP) * lengths.mean
-        limited = [np.sum(starts * lengths.limited_moment(j, tokens), axis=1) for j in ORDERS]
-        beyond = starts * lengths.survival(tokens)
-        ending = starts * lengths.survival(tokens * (1.0 - 1e-9)) - beyond
-        lack = np.clip(_ratio(running - beyond.sum(axis=1), ending.sum(axis=1)), 0.0, 1.0)
+        begun, tokens = starts[cut], np.arange(starts.shape[1]) * _STEP
+        tokens = (tail[cut, None] + tokens) * lengths.mean
+        above = np.asarray(lengths.survival(tokens))
+        limited = [lengths.limited_moment(j, tokens) for j in ORDERS]
+        beyond = begun * above
+        ending = begun * lengths.survival(tokens * (1.0 - 1e-9)) - beyond
+        lack = np.clip(_ratio(running[cut] - beyond.sum(axis=1), ending.sum(axis=1)), 0.0, 1.0)
         stopped = beyond + lack[:, None] * ending
-        age = np.where(stopped > 0, tokens, 0.0)
-        count = stopped.sum(axis=1)
-        of_starts[:, cut] = limited
-        of_stopped[:, cut] = [_ratio(np.sum(stopped * age**j, axis=1), count) for j in ORDERS]
-    return of_starts, of_stopped
+        others = begun * np.power(1.0 - above, size[cut, None] - 1.0)
+        complete[cut] = np.sum(others * (1.0 - above), axis=1)
+        for j, moment in zip(ORDERS, limited, strict=True):
+            power = np.where(begun > 0, tokens, 0.0) ** j
+            of_starts[j - 1, cut] = np.sum(begun * moment, axis=1)
+            of_complete[j - 1, cut] = np.sum(others * (moment - power * above), axis=1)
+            of_stopped[j - 1, cut] = _ratio(np.sum(stopped * power, axis=1), stopped.sum(axis=1))
+    return _Moments(of_starts, of_complete, complete, of_stopped)

@@ -149,6 +149,8 @@ def _limits(scenario: Scenario, system: System) -> tuple[LimitSpec, ...]:
         LimitSpec("group_in_flight", "rollout", "algorithm.group_size", False),
         LimitSpec("trainer_replica", "GPU", "trainer.parallelism", False),
     ]
+    if "colocated_sync" in scenario.algorithm.modes:
+        specs.append(LimitSpec("shared_pool", "pool", "algorithm.mode", False))
     if system.algorithm.staleness_limit is not None:
         metric = system.algorithm.staleness_metric
         specs.append(LimitSpec(f"staleness_{metric}", "version", "staleness.limit", True))

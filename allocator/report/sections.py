@@ -144,6 +144,8 @@ def rates_section(plan: Plan, decisions: Decisions, prediction: Prediction) -> S
 
 def _waits(plan: Plan, decisions: Decisions, prediction: Prediction) -> list[Sentence]:
     trainer, generator = decisions.trainer, decisions.generator
+    if shared(decisions):
+        return [Sentence(_turns(prediction))]
     trainer_usd = gpu_hour_usd(plan, trainer.pool, trainer.gpu)
     generator_usd = generator_hour_usd(plan)
     lines: list[Sentence] = []
@@ -164,6 +166,19 @@ def _waits(plan: Plan, decisions: Decisions, prediction: Prediction) -> list[Sen
         text = f"{percent(lost)} of generated tokens overflow the queue"
         lines.append(Sentence(f"{text}{worth}.", "warn"))
     return lines or [Sentence("Neither side waits for the other.", "good")]
+
+
+def _turns(prediction: Prediction) -> str:
+    """Return how GPUs that train and generate in turn divide a step."""
+    step_s, scoring_s = prediction.step_s, prediction.environment.reward_wait_s
+    parts = (
+        ("generate", prediction.generation_s - scoring_s),
+        ("wait for scores", scoring_s),
+        ("train", prediction.train_s),
+        ("sync and switch", step_s - prediction.generation_s - prediction.train_s),
+    )
+    said = [f"{name} {percent(s / step_s)}" for name, s in parts if s / step_s >= WORTH_SAYING]
+    return f"Of a step of {three(step_s)} s the GPUs {', '.join(said)}."
 
 
 def _idle_worth(prediction: Prediction, gpus: int, usd: float | None) -> str:
@@ -371,7 +386,7 @@ def environment_section(plan: Plan, prediction: Prediction) -> Section | None:
         )
         lost = ", ".join(f"{name} {percent(share)}" for name, share in parts if share > 0)
         facts.append(Fact("productive", percent(running.productive), note=lost, tone="warn"))
-    return Section("environment", (Facts(tuple(facts)),)) if facts else None
+    return Section("outside", (Facts(tuple(facts)),)) if facts else None
 
 
 def memory_section(prediction: Prediction) -> Section:

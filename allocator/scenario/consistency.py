@@ -93,9 +93,16 @@ def _every_role_has_a_pool(scenario: Scenario) -> None:
                 [pool.name for pool in pools],
                 at=("hardware", "pools"),
             )
-    if "colocated_sync" in (scenario.algorithm.mode, scenario.plan.mode) and not any(
-        {"trainer", "decode"} <= set(pool.roles) for pool in pools
-    ):
+    together = "colocated_sync" in (scenario.algorithm.mode, scenario.plan.mode)
+    if together and scenario.engine.disaggregation == "always":
+        raise refuse(
+            "never or auto in mode colocated_sync: GPUs that train and generate in turn prefill on "
+            "their decode engines",
+            "always",
+            at=("engine", "disaggregation"),
+            nearest="never",
+        )
+    if together and not any({"trainer", "decode"} <= set(pool.roles) for pool in pools):
         raise refuse(
             "a pool with the roles trainer and decode, for mode colocated_sync",
             [pool.name for pool in pools],

@@ -906,7 +906,8 @@ def stream_step(case: Case, update: Any = None) -> Step:
         step_s=batch / rate,
         generation_s=stay_s,
         reward_wait_s=0.0,
-        started_per_s=case.engines * loop.per_s * offered / free,
+        # What restarts lose is written all the same.
+        started_per_s=case.engines * loop.per_s * offered / free / (1.0 - aborted),
         per_s=rate,
         offered_per_s=offered,
         taken_per_s=taken,
@@ -936,7 +937,7 @@ def by_hand(case: Case, update: Any = None) -> dict[str, float]:
     useful_per_s = step.per_s * (1.0 if refill else signal)
     useful_per_s *= 1.0 - step.mixed if case.exclude_mixed else 1.0
     counted = tokens if case.basis == "sequence" else case.length
-    scores_per_s = step.started_per_s * near.ended / case.started_per_kept
+    scores_per_s = step.started_per_s * (1.0 - step.aborted) * near.ended / case.started_per_kept
     ratio = near.tokens / case.length
     search = ratio * (read.flops + write_flops(case)) * step.started_per_s * step.step_s
     reward = score.flops * scores_per_s * step.step_s

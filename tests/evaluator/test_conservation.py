@@ -213,7 +213,7 @@ def test_littles_law_ties_rollouts_in_flight_to_their_residence() -> None:
 def test_a_rollout_decodes_prefills_waits_for_its_environment_and_for_nothing_else() -> None:
     """Unless KV memory is full: then it queues besides, at the door of the engine."""
     queued = 0
-    for seed, problem, outcome in outcomes():
+    for seed, _, outcome in outcomes():
         generator, engines = outcome.generator, outcome.plans.engines
         rate = generator.dispatched_per_s / engines
         prefill = generator.prefill_share / rate

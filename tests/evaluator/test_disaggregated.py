@@ -67,6 +67,25 @@ def test_a_link_bounds_all_of_them(tmp_path: Path) -> None:
     assert plan.bottleneck == "prefill"
 
 
+def test_cache_is_held_while_a_turn_is_read_elsewhere(tmp_path: Path) -> None:
+    """Memory binds: what waits for the next turn's cache has its own in memory meanwhile."""
+    case = replace(
+        READING,
+        mode="async",
+        cache="shared_prompt",
+        turns=4,
+        tool_tokens=500.0,
+        tool_s=2.0,
+        link_gbit=20.0,
+        memory_fraction=0.14,
+        cap=128,
+        prefill_engines=8,
+    )
+    plan = assert_agrees(case, tmp_path)
+    assert plan.cause == "kv_memory"
+    assert plan.environment.kv_transfer_s > 0.4
+
+
 def test_prefill_no_longer_stops_the_decoders(tmp_path: Path) -> None:
     """Same decode engines: apart, a step is not stretched by reading; the GPUs are extra."""
     together = told(replace(READING, mode="async", prefill_engines=0), tmp_path)

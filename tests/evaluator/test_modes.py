@@ -189,6 +189,16 @@ def test_weight_updates(name: str, tmp_path: Path) -> None:
     assert_agrees(replace(case, mode="async"), tmp_path, law)
 
 
+def test_restarted_rollouts_are_not_scored(tmp_path: Path) -> None:
+    """$1 per million tokens, 1,000 a verdict: a tenth of a cent for each that ends."""
+    case = replace(UPDATES["abort"][1], mode="async")
+    judged = with_reward(case, type="llm_judge", placement="api", usd=(1.0, 0.0), input=1000.0)
+    plan = assert_agrees(judged, tmp_path, starts_anew)
+    ended_per_h = plan.accepted_samples_per_s * 3600
+    assert plan.token_fate.failed > 0.05
+    assert plan.environment.reward_usd_per_hour == pytest.approx(ended_per_h * 1e-3, rel=1e-9)
+
+
 def test_resumed_in_async_cancels_as_ever(tmp_path: Path) -> None:
     """Rollouts that resume after an update are not those that oversampling cancels."""
     case = Case(

@@ -98,6 +98,14 @@ def test_without_overlap(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("name", ["dense", "llm_judge behind an API"])
+def test_groups_without_signal_are_scored_too(mode: str, name: str, tmp_path: Path) -> None:
+    """Nobody knows before the score that a group has to be replaced."""
+    case = replace(BASE, mode=mode, solve=(0.2, 0.1, 1.0, 1.0), sampling="refill")
+    assert_agrees(with_reward(case, **REWARDS[name]), tmp_path)
+
+
+@pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("by", ["sample", "group"])
 @pytest.mark.parametrize("name", ["structured", "proxy_prm", "prm", "llm_judge behind an API"])
 def test_only_what_is_kept_is_scored(mode: str, by: str, name: str, tmp_path: Path) -> None:

@@ -61,14 +61,16 @@ def engine_ends(batch: Batch, tokens: Array) -> tuple[Array, Array]:
     return ends, steps
 
 
-def batch_seconds(batch: Batch, runs: int, seed: int) -> Array:
-    """Return the seconds of `runs` batches."""
+def simulate(batch: Batch, runs: int, seed: int) -> tuple[Array, Array]:
+    """Return the seconds of `runs` batches, and the mean length of the samples each keeps."""
     random, total = np.random.default_rng(seed), batch.engines * batch.samples
     wanted = total if batch.wanted is None else batch.wanted
-    seconds = np.zeros(runs)
+    seconds, kept = np.zeros(runs), np.zeros(runs)
     for run in range(runs):
         tokens = np.asarray(batch.lengths.quantile(random.random((batch.engines, batch.samples))))
         ends = np.concatenate([engine_ends(batch, row)[0] for row in tokens])
-        groups = np.sort(ends.reshape(-1, batch.group_size).max(axis=1))
-        seconds[run] = groups[wanted // batch.group_size - 1]
-    return seconds
+        groups = ends.reshape(-1, batch.group_size).max(axis=1)
+        first = np.argsort(groups)[: wanted // batch.group_size]
+        seconds[run] = groups[first[-1]]
+        kept[run] = tokens.reshape(-1, batch.group_size)[first].mean()
+    return seconds, kept

@@ -15,11 +15,12 @@ from allocator.physics.decode import DecodeLaw
 from allocator.physics.last_engine import last_engine_delay
 from allocator.physics.lengths import Lengths, capped_lognormal_from_mean_cv
 from allocator.physics.oversampling import Oversampling, oversampling_cut
-from tests.physics.batch_simulation import Batch, batch_seconds
+from tests.physics.batch_simulation import Batch, simulate
 from tests.physics.laws import CAP, FREE, LAWS, NAMES, QWEN
 
 DENSE = DecodeLaw(7e-3, 0.0, 4e-5, 1.2e-8, 0.0)
 EXPERTS = DecodeLaw(6.972e-3, 16.72e-3, 4.206e-5, 1.187e-8, 1 - 8 / 128)
+BY_TOKEN = DecodeLaw(1e-3, 0.0, 5e-4, 0.0, 0.0)  # time goes with tokens more than with steps
 EQUAL = capped_lognormal_from_mean_cv(6000.0, 0.0)
 By = Literal["sample", "group"]
 Array = NDArray[np.float64]
@@ -231,6 +232,7 @@ def test_equal_lengths_with_oversampling_run_the_waves_that_are_needed(
         (0.9, 12_704.0, 6, 16, 16, DENSE, 0.03),
         (0.9, 12_704.0, 6, 64, 64, EXPERTS, 0.04),
         (0.9, 12_704.0, 6, 56, 16, DENSE, 0.05),
+        (0.9, 12_704.0, 12, 56, 16, BY_TOKEN, 0.05),
         (1.2, 24_000.0, 6, 160, 64, DENSE, 0.05),
         (1.2, 24_000.0, 6, 64, 16, EXPERTS, 0.06),
         (1.5, 60_000.0, 1, 64, 16, DENSE, 0.06),
@@ -248,7 +250,7 @@ def test_generation_agrees_with_list_scheduling(
 ) -> None:
     lengths = wide(cv, cap)
     batch = Batch(law, lengths, engines, samples, slots, prefill_s=0.2)
-    seconds = batch_seconds(batch, runs=max(60, 24_000 // (engines * samples)), seed=11)
+    seconds, _ = simulate(batch, runs=max(60, 24_000 // (engines * samples)), seed=11)
     got = float(generation(law, lengths, samples, slots, engines, prefill_s=0.2).seconds)
     noise = 2.5 * float(seconds.std()) / math.sqrt(seconds.size)
     assert got == pytest.approx(float(seconds.mean()), rel=tolerance, abs=noise)
@@ -269,10 +271,10 @@ def test_generation_agrees_with_list_scheduling(
 def test_oversampling_agrees_with_list_scheduling(
     by: By, size: int, engines: int, samples: int, slots: int, tolerance: float
 ) -> None:
-    lengths, total = wide(0.7, 24_000.0), engines * samples
+    lengths, total = wide(0.7), engines * samples
     wanted = int(total / 1.25)
     batch = Batch(EXPERTS, lengths, engines, samples, slots, wanted=wanted, group_size=size)
-    seconds = batch_seconds(batch, runs=120, seed=12)
+    seconds, kept = simulate(batch, runs=120, seed=12)
     got = batch_generation(
         EXPERTS,
         lengths,
@@ -283,6 +285,10 @@ def test_oversampling_agrees_with_list_scheduling(
     )
     noise = 2.5 * float(seconds.std()) / math.sqrt(seconds.size)
     assert float(got.seconds) == pytest.approx(float(seconds.mean()), rel=tolerance, abs=noise)
+    noise = 2.5 * float(kept.std()) / math.sqrt(kept.size)
+    assert float(got.lengths.kept_mean_tokens) == pytest.approx(
+        float(kept.mean()), rel=0.025, abs=noise
+    )
 
 
 def test_the_short_form_of_waves_would_be_noticed() -> None:

@@ -57,7 +57,7 @@ def test_split_names_who_gets_what() -> None:
 
 
 def test_what_surrounds_the_engines_is_said_where_there_is_any() -> None:
-    assert plan_content(good_plan()).section("environment") is None
+    assert plan_content(good_plan()).section("outside") is None
     around = replace(
         ENVIRONMENT,
         tool_s=36.0,
@@ -72,10 +72,11 @@ def test_what_surrounds_the_engines_is_said_where_there_is_any() -> None:
     )
     stops = Availability(0.9, 0.04, 0.02, 0.03, 0.01)
     found = replace(prediction(), environment=around, availability=stops)
-    said = texts(replace(good_plan(), prediction=found), "environment")
+    said = texts(replace(good_plan(), prediction=found), "outside")
     for part in ("tools 36.0 s a rollout", "sandboxes 296 start in 412 s", "lost attempts 4.30%",
                  "rewards 2.25 a second at most", "reward API $3.20", "KV transfer 0.700",
-                 "productive 90.0%", "evaluation 4.00%, checkpoints 2.00%, restarts 3.00%"):  # fmt: skip
+                 "productive 90.0%", "evaluation 4.00%",
+                 "checkpoints 2.00%, restarts 3.00%"):  # fmt: skip
         assert part in said, said
 
 

@@ -132,6 +132,8 @@ def test_colocated_roles_share_a_pool() -> None:
     auto = roles | {"algorithm.mode": "auto"}
     scenario(auto)
     refused(auto | {"mode": "colocated_sync"}, "hardware.pools", expected)
+    apart = {"algorithm.mode": "colocated_sync", "engine.disaggregation": "always"}
+    refused(apart, "engine.disaggregation", "GPUs that train and generate in turn prefill on")
     colocated = {"algorithm.mode": "colocated_sync", "trainer_pool": "a"}
     scenario(colocated | {"generator_pool": "a"})
     refused(colocated | {"generator_pool": "b"}, "plan.generator_pool", "a, the trainer_pool")
