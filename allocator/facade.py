@@ -263,8 +263,10 @@ def _difference(problem: Problem, best: DecisionArrays, others: DecisionArrays, 
         words.append("prefill on engines of its own" if apart else "prefill on the decode engines")
     if others.generator_kind[index] != best.generator_kind[0]:
         pool = system.pools[label.pool]
-        dtype = "" if label.weights_dtype == "bf16" else f" {label.weights_dtype}"
-        words.append(f"generator on {pool.name}: {label.backend} {label.layout}{dtype}")
+        own = system.engines.labels[int(best.generator_kind[0])]
+        same = (own.weights_dtype, own.kv_dtype) == (label.weights_dtype, label.kv_dtype)
+        formats = "" if same else f", weights {label.weights_dtype} and KV {label.kv_dtype}"
+        words.append(f"generator on {pool.name}: {label.backend} {label.layout}{formats}")
     if others.trainer_kind[index] != best.trainer_kind[0]:
         pool = system.pools[system.trainers.labels[int(others.trainer_kind[index])][0]]
         words.append(f"trainer on {pool.name}")

@@ -100,6 +100,14 @@ def _regimes(
             "staleness is predicted as if it did, hence too high",
             "algorithm.weight_update",
         )
+    resumes = problem.system.algorithm.partial_rollout
+    if decisions.mode != "async" and resumes and decisions.oversampling == 1.0:
+        yield PlanWarning(
+            "nothing_to_resume",
+            "partial_rollout resumes what a batch leaves unfinished, and with oversampling 1 every "
+            "batch waits for all its rollouts",
+            "algorithm.oversampling",
+        )
     limit = problem.system.algorithm.staleness_limit
     enforce = problem.system.algorithm.staleness_enforce
     rejected = prediction.staleness.rejected_fraction

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from allocator.evaluator.batch import offered_per_s
+from allocator.evaluator.batch_writing import offered_per_s
 from allocator.evaluator.generator import GeneratorState, generator_state
 from allocator.evaluator.rollouts import RolloutState, rollout_state
 from allocator.evaluator.trainer import trainer_state

@@ -24,10 +24,11 @@ PLACES: dict[str, tuple[tuple[str, ...], ...]] = {
         ("closed_loop",),
         ("disaggregation",),
         ("batch_generation", "one_wave", "last_engine"),
-        ("waves",),
+        ("waves", "wave_groups"),
+        ("resumed",),
         ("renewal",),
     ),
-    "environment": (("sandbox",), ("reward",), ("signal",)),
+    "environment": (("sandbox",), ("attempts",), ("reward",), ("signal",)),
     "trainer": (("flops",), ("trainer",), ("packing",), ("weight_sync",), ("weight_update",)),
     "queue": (
         ("residence",),

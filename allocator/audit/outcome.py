@@ -24,6 +24,7 @@ KNOWN: dict[str, tuple[Level, str]] = {
     "mfu_reference_missing": ("warning", "trainer.mfu_at_gpus: the GPUs it was measured on"),
     "mismatched_log_probs": ("warning", "algorithm.old_log_probs: recompute"),
     "no_solve_rate": ("note", "workload.solve_rate: {always: ..., never: ...}"),
+    "nothing_to_resume": ("warning", "algorithm.oversampling: more than 1"),
     "outside_fitted_range": ("warning", "measure engine.rates at this context"),
     "pretraining_utilisation": ("warning", "measure trainer.mfu over a few steps and state it"),
     "reduced_precision": ("warning", "algorithm.old_log_probs: recompute, or BF16 engines"),

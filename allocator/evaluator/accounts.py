@@ -97,7 +97,7 @@ def _fates(
     signal = at(rollouts.signal)
     refill = algorithm.dynamic_sampling == "refill"
     alive = (1.0 - generator.failed_token_share) * (1.0 - match.aborted_fraction)
-    kept = alive * (1.0 - at(rollouts.cut.discarded_token_fraction))
+    kept = alive * (1.0 - match.discarded_token_fraction)
     queued = kept * (signal if refill else 1.0)
     # One batch is taken of what the rounds bring; in async every group is.
     whole = at((rollouts.batch > 0) & refill)
@@ -142,7 +142,8 @@ def accounts(
     tokens = response * shortened
     if money.sequence_basis:
         tokens = trainer.sequence_tokens + (tokens - response)
-    search = generator.search_flops_per_rollout * match.dispatched_per_s * match.step_s
+    started_per_s = match.dispatched_per_s * match.written_ratio
+    search = generator.search_flops_per_rollout * started_per_s * match.step_s
     learning = trainer.learning_flops
     around = generator.stations
     attempted = rollouts.at(rollouts.started_per_kept)

@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from allocator.evaluator.columns import distinct_rows
+from allocator.evaluator.batch_writing import Written, batch_written
 from allocator.evaluator.generator import GeneratorState
-from allocator.evaluator.match_state import MatchState, taken
+from allocator.evaluator.match_state import MatchState
 from allocator.evaluator.rollouts import RolloutState
 from allocator.evaluator.trainer import TrainerState
-from allocator.physics.batch_generation import batch_generation
 from allocator.physics.batch_step import (
     batch_staleness_mean,
     resumed_at_most,
     step_in_turn_s,
     step_overlapped_s,
 )
-from allocator.physics.reward import batch_reward_s
-from allocator.physics.turns import tool_tail_s
 from allocator.problem.decisions import COLOCATED_SYNC, ONE_STEP_OFF, DecisionArrays
 from allocator.problem.system import System
 
@@ -43,8 +39,9 @@ def match_batches(
     every = algorithm.weight_sync_every_steps
     batch = trainer.batch_samples
     rounds = at(rollouts.rounds)
-    written = _batch_written(system, plans, rollouts, generator)
-    whole_s, scored, mixed = written.whole_s, written.scoring_s, written.mixed_fraction
+    written = batch_written(system, plans, rollouts, generator)
+    whole_s, scored = written.whole_s, written.scoring_s
+    mixed, begun_earlier = _resumed(system, rollouts, written)
     sync_s = system.sync_s[plans.trainer_kind, plans.generator_kind]
     # Between pools there is nothing to switch (infinite in the table): a limit forbids the plan.
     switching = system.switch_s[plans.trainer_kind, plans.generator_kind]
@@ -60,17 +57,21 @@ def match_batches(
     taken = batch / (trainer.train_s + sync_s / every)
     offered = batch / whole_s
     lag, versions = np.where(overlapped, 1.0, 0.0), system.trainers.optimizer_steps_per_batch
-    mean = batch_staleness_mean(lag, versions, every, written.resumed_mean)
-    oldest = versions * (lag + _resumed(system, generator, written) + every) - 1.0
-    factor = np.where(algorithm.partial_rollout, 1.0, plans.oversampling)
-    attempted = factor * batch * rounds / generator.ended_share
-    residence_s = _residence_s(rollouts, generator)
+    mean = batch_staleness_mean(lag, versions, every, begun_earlier)
+    oldest = versions * (lag + _oldest(system, written) + every) - 1.0
+    attempted = at(rollouts.started_per_kept) * batch * rounds / generator.ended_share
+    tokens = at(rollouts.cut.dispatched_mean_tokens)
+    residence_s = generator.residence_fixed_s + generator.residence_token_s * tokens
+    residence_s = np.where(written.resumed, written.life_token_s * tokens, residence_s)
     nothing, one = np.zeros(np.shape(rate)), np.ones(np.shape(rate))
     return MatchState(
         samples_per_s=rate,
         step_s=step_s,
         sync_s=sync_s,
         dispatched_per_s=attempted / step_s,
+        written_ratio=written.written_ratio,
+        discarded_token_fraction=written.discarded_token_fraction,
+        life_token_s=written.life_token_s,
         paused_fraction=nothing,
         offered_samples_per_s=offered,
         trainer_samples_per_s=taken,
@@ -91,144 +92,36 @@ def match_batches(
     )
 
 
-def offered_per_s(
-    system: System, plans: DecisionArrays, rollouts: RolloutState, generator: GeneratorState
-) -> Any:
-    """Accepted samples/s of a generator that writes and scores one batch after the other."""
-    batch = plans.prompts_per_step * plans.group_size
-    return batch / _batch_written(system, plans, rollouts, generator).whole_s
-
-
-@dataclass(frozen=True, slots=True)
-class _Written:
-    """One batch: seconds until it is written and scored, and the part that scoring adds.
-
-    `mixed_fraction` of its samples were begun in an earlier batch, `resumed_mean` batches earlier
-    on average over all.
-    """
-
-    whole_s: Any
-    scoring_s: Any
-    mixed_fraction: Any
-    resumed_mean: Any
-
-
-def _batch_written(
-    system: System, plans: DecisionArrays, rollouts: RolloutState, generator: GeneratorState
-) -> _Written:
-    """Time one batch of every plan (once per distinct configuration of the generator)."""
-    rows = distinct_rows(
-        plans.generator_kind,
-        plans.engines,
-        plans.in_flight_per_engine,
-        plans.prefill_kind,
-        plans.prefill_engines,
-        plans.reward_kind,
-        plans.reward_engines,
-        rollouts.row,
+def _resumed(system: System, rollouts: RolloutState, written: Written) -> tuple[Any, Any]:
+    """Share of samples begun in an earlier batch, and by how many batches on average over all."""
+    nothing = np.zeros(np.shape(written.whole_s))
+    if not np.any(written.resumed):
+        return nothing, nothing
+    mixed = 1.0 - resumed_at_most(
+        system.workload.lengths, written.life_token_s, written.generation_s, 0.0
     )
-    written = _distinct_written(
-        system,
-        plans.take(rows.first),
-        replace(rollouts, row=rollouts.row[rows.first]),
-        taken(generator, rows.first),
+    mean = written.life_token_s * rollouts.at(rollouts.cut.dispatched_mean_tokens)
+    return (
+        np.where(written.resumed, mixed, 0.0),
+        np.where(written.resumed, mean / written.generation_s, 0.0),
     )
-    spread: _Written = taken(written, rows.inverse)
-    return spread
 
 
-def _distinct_written(
-    system: System, plans: DecisionArrays, rollouts: RolloutState, generator: GeneratorState
-) -> _Written:
-    """Time one batch; dead groups are replaced in further rounds, each with its own tail."""
-    reward, rounds = generator.stations.reward, rollouts.at(rollouts.rounds)
-    batch = (plans.prompts_per_step * plans.group_size).astype(float)
-    generation_s = _generation_s(system, plans, rollouts, generator, batch)
-    mixed, resumed = np.zeros(batch.shape), np.zeros(batch.shape)
-    if system.algorithm.partial_rollout:
-        mixed = 1.0 - resumed_at_most(
-            system.workload.lengths,
-            generator.residence_fixed_s,
-            generator.residence_token_s,
-            generation_s,
-            0.0,
-        )
-        resumed = _residence_s(rollouts, generator) / generation_s
-    scoring_s = batch_reward_s(
-        batch * rounds,
-        reward.scored_per_s,
-        reward.latency_s,
-        rounds * generation_s,
-        overlap=system.reward.overlap,
-    )
-    return _Written(rounds * generation_s + scoring_s, scoring_s, mixed, resumed)
-
-
-def _residence_s(rollouts: RolloutState, generator: GeneratorState) -> Any:
-    """Mean seconds of a rollout in the generator."""
-    tokens = rollouts.at(rollouts.cut.dispatched_mean_tokens)
-    return generator.residence_fixed_s + generator.residence_token_s * tokens
-
-
-def _resumed(system: System, generator: GeneratorState, written: _Written) -> Any:
+def _oldest(system: System, written: Written) -> Any:
     """Batches before its own in which the oldest samples were begun, by the limited quantile."""
-    none = np.zeros(np.shape(written.whole_s))
-    if not system.algorithm.partial_rollout:
-        return none
+    count: Any = np.zeros(np.shape(written.whole_s))
+    if not np.any(written.resumed):
+        return count
     share = QUANTILES.get(system.algorithm.staleness_metric, REPORTED)
-    count = none
     for batches in range(MOST_RESUMED):
         at_most = resumed_at_most(
             system.workload.lengths,
-            generator.residence_fixed_s,
-            generator.residence_token_s,
-            written.whole_s - written.scoring_s,
+            written.life_token_s,
+            written.generation_s,
             float(batches),
         )
-        count = np.where(at_most < share, batches + 1.0, count)
-        if np.all(at_most >= share):
+        older = written.resumed & (at_most < share)
+        if not np.any(older):
             break
+        count = np.where(older, batches + 1.0, count)
     return count
-
-
-def _generation_s(
-    system: System,
-    plans: DecisionArrays,
-    rollouts: RolloutState,
-    generator: GeneratorState,
-    batch: Any,
-) -> Any:
-    """Seconds of one generated batch, without scoring.
-
-    Where unfinished rollouts are resumed, o B of them are in flight all the time and a batch is
-    the time in which B end, as in a stream; what is in flight is read again at every start.
-    """
-    work, at = system.workload, rollouts.at
-    if system.algorithm.partial_rollout:
-        stream_s = batch / (generator.dispatched_per_s * generator.ended_share)
-        return stream_s + generator.resident * generator.reread_s
-    around = generator.stations
-    assert rollouts.together is not None
-    cut = taken(rollouts.together, at(rollouts.together_row))
-    tail: Any = 0.0
-    if work.tool_calls is not None:
-        beyond = cut.end_tokens - cut.lengths.dispatched_mean_tokens
-        tail = tool_tail_s(
-            generator.residence_token_s * np.maximum(beyond, 0.0),
-            work.tool_calls,
-            batch,
-            work.lengths.truncated_fraction,
-        )
-    written = batch_generation(
-        system.engines.decode.take(plans.generator_kind),
-        work.lengths,
-        cut,
-        engines=plans.engines * generator.ended_share,
-        slots=np.minimum(plans.in_flight_per_engine, generator.sequences_fit),
-        prompt_tokens=(work.prompt_tokens + work.fixed_tokens) / 2.0,
-        prefill_s=around.engine_prefill_s,
-        environment_s=around.environment_s - around.reward.latency_s,
-        tail_s=tail,
-    )
-    limited_s = plans.oversampling * batch / generator.ended_share / around.read_per_s
-    return np.maximum(written.seconds, limited_s)

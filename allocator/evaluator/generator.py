@@ -10,11 +10,11 @@ import numpy as np
 from allocator.evaluator.columns import distinct_rows
 from allocator.evaluator.rollouts import RolloutState
 from allocator.evaluator.stations import Stations, stations
+from allocator.physics.attempts import SandboxFate, sandbox_fate
 from allocator.physics.closed_loop import EngineFlow, engine_flow, resident_sequences
 from allocator.physics.flops import search_flops
 from allocator.physics.kv_memory import sequences_bytes, sequences_that_fit
 from allocator.physics.prefill import prefill_s
-from allocator.physics.sandbox import SandboxFate, sandbox_fate
 from allocator.physics.turns import mean_tool_context_tokens, sd_turn_context_tokens
 from allocator.problem.decisions import DecisionArrays
 from allocator.problem.system import System
@@ -149,15 +149,16 @@ def generator_state(
             flow = flow_of(fate)
     resident = resident_sequences(flow.decoding, flow.samples_per_s, around.held_s, held_ratio)
     scored = scores_per_s * attempted / fate.ended_share
-    flops = fate.token_ratio * search_flops(
+    # An attempt that is lost has read its prompt, and some of what later turns read.
+    flops = search_flops(
         system.forward,
         work.prompt_tokens,
         around.prompt_reads,
-        mean,
-        second,
+        mean * fate.token_ratio,
+        second * fate.token_ratio,
         tool_tokens=work.fixed_tokens - work.prompt_tokens,
-        later_tokens=around.later_tokens,
-        later_pairs=around.later_pairs,
+        later_tokens=around.later_tokens * fate.token_ratio,
+        later_pairs=around.later_pairs * fate.token_ratio,
     )
     spread_to = rows.spread
     return GeneratorState(
@@ -172,7 +173,9 @@ def generator_state(
         decoding=spread_to(flow.decoding),
         step_s=spread_to(flow.step_s),
         resident=spread_to(resident),
-        reread_s=spread_to(prefill_s(kinds.prefill.take(kind), context, context)),
+        reread_s=spread_to(
+            prefill_s(kinds.prefill.take(kind), context, context + spread * spread / context)
+        ),
         context_tokens=spread_to(context),
         sequences_fit=spread_to(fit),
         kv_bytes=spread_to(sequences_bytes(resident, sequence_bytes, sd_bytes)),

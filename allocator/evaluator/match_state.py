@@ -29,6 +29,10 @@ class MatchState:
     step_s : seconds from one training step to the next, waits included.
     sync_s : seconds of one weight transfer.
     dispatched_per_s : rollouts started per second.
+    written_ratio : tokens of a started rollout over those that the cut alone says (some rollouts of
+        a batch in waves never begin).
+    discarded_token_fraction : share of the tokens written that are in cancelled rollouts.
+    life_token_s : seconds in the generator per token where rollouts are resumed, else 0.
     paused_fraction : share of its free rate that weight updates cost the generator.
     offered_samples_per_s : accepted samples/s the generator could deliver (v_G).
     trainer_samples_per_s : accepted samples/s the trainer could take, blocking syncs included.
@@ -52,6 +56,9 @@ class MatchState:
     step_s: Any
     sync_s: Any
     dispatched_per_s: Any
+    written_ratio: Any
+    discarded_token_fraction: Any
+    life_token_s: Any
     paused_fraction: Any
     offered_samples_per_s: Any
     trainer_samples_per_s: Any

@@ -172,7 +172,9 @@ def prediction_of(problem: Problem, outcome: Outcome, index: int) -> Prediction:
         weight_sync_s=at(match.sync_s),
         decode_step_s=at(generator.step_s),
         generated_samples_per_s=at(match.dispatched_per_s),
-        generated_tokens_per_s=at(match.dispatched_per_s * generator.written_tokens),
+        generated_tokens_per_s=at(
+            match.dispatched_per_s * generator.written_tokens * match.written_ratio
+        ),
         accepted_samples_per_s=at(match.offered_samples_per_s),
         trained_samples_per_s=at(account.trained_samples_per_s),
         trainer_samples_per_s=at(match.trainer_samples_per_s),
@@ -288,7 +290,7 @@ def _environment(problem: Problem, outcome: Outcome, index: int) -> Environment:
 
 
 def _staleness(problem: Problem, outcome: Outcome, index: int) -> Staleness:
-    return staleness_of(problem.system, outcome.plans, outcome.generator, outcome.matched, index)
+    return staleness_of(problem.system, outcome.plans, outcome.rollouts, outcome.matched, index)
 
 
 def _ended_by(problem: Problem, outcome: Outcome, index: int) -> str:

@@ -29,7 +29,7 @@ from allocator.physics.staleness import (
 )
 from allocator.physics.turns import tool_tail_s
 from allocator.physics.weight_sync import rate_with_pauses
-from allocator.physics.weight_update import abort_table, drain_lost_s
+from allocator.physics.weight_update import abort_table, drain_lost_s, retract_s
 from allocator.problem.decisions import DecisionArrays
 from allocator.problem.system import AlgorithmLaw, System
 
@@ -100,6 +100,9 @@ def match_async(
         step_s=batch / rate,
         sync_s=meeting.sync_s,
         dispatched_per_s=generator.dispatched_per_s * running,
+        written_ratio=nothing + 1.0,
+        discarded_token_fraction=at(rollouts.cut.discarded_token_fraction) + nothing,
+        life_token_s=nothing,
         paused_fraction=1.0 - meeting.running,
         offered_samples_per_s=offered,
         trainer_samples_per_s=taken,
@@ -255,11 +258,15 @@ def _weight_update(
     pause = sync_s if algorithm.generator_pauses else np.zeros(np.shape(sync_s))
     resumed = algorithm.weight_update == "abort" and algorithm.partial_rollout
     if algorithm.weight_update == "retract" or resumed:
-        pause = pause + generator.resident * generator.reread_s
+        pause = pause + retract_s(generator.resident, generator.reread_s)
     elif algorithm.weight_update == "drain":
         lives = sync_batch / np.minimum(free, taken) / sample_s
         law = system.engines.decode.take(plans.generator_kind)
-        pause = pause + drain_lost_s(law, lengths, np.maximum(generator.decoding, 1.0), lives)
+        slots = np.maximum(generator.decoding, 1.0)
+        # What is left of the interval once the drain itself has been paid for.
+        lost_s = drain_lost_s(law, lengths, slots, lives)
+        lives = np.maximum(lives - lost_s / sample_s, LEAST_INTERVAL)
+        pause = pause + drain_lost_s(law, lengths, slots, lives)
     if algorithm.weight_update == "abort" and not resumed:
         return _restarted(lengths, sample_s, free, taken, pause, sync_batch)
     whole = np.ones(np.shape(free))

@@ -8,9 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from allocator.evaluator.batch import MOST_RESUMED
-from allocator.evaluator.generator import GeneratorState
 from allocator.evaluator.match import Matched
 from allocator.evaluator.queue import QUANTILES
+from allocator.evaluator.rollouts import RolloutState
 from allocator.physics.batch_step import (
     batch_staleness_cdf,
     batch_staleness_mean,
@@ -29,7 +29,7 @@ REPORTED_TAIL = 1e-4
 def staleness_of(
     system: System,
     plans: DecisionArrays,
-    generator: GeneratorState,
+    rollouts: RolloutState,
     matched: Matched,
     index: int,
 ) -> Staleness:
@@ -48,9 +48,9 @@ def staleness_of(
             int(plans.mode[index] == ONE_STEP_OFF),
             system.trainers.optimizer_steps_per_batch,
             system.algorithm.weight_sync_every_steps,
-            _resumed_cdf(system, generator, matched, index),
+            _resumed_cdf(system, rollouts, matched, index),
         )
-        resumed = system.algorithm.partial_rollout and system.workload.lengths.cap is None
+        resumed = bool(matched.state.life_token_s[index] > 0.0)
         bound = None if resumed else float(len(cdf) - 1)
         # Tokens are written all along: on average half of the batches met lie before them.
         batches = batch_staleness_mean(
@@ -79,18 +79,19 @@ def staleness_of(
 
 
 def _resumed_cdf(
-    system: System, generator: GeneratorState, matched: Matched, index: int
+    system: System, rollouts: RolloutState, matched: Matched, index: int
 ) -> NDArray[np.float64] | None:
     """Distribution of the batches that resumed rollouts of one plan meet; None without any."""
-    if not system.algorithm.partial_rollout:
-        return None
     state = matched.state
-    generation_s = float(state.generation_s[index] - state.reward_wait_s[index])
+    life_token_s = float(state.life_token_s[index])
+    if life_token_s == 0.0:
+        return None
+    rounds = float(rollouts.rounds[rollouts.row[index]])
+    generation_s = float(state.generation_s[index] - state.reward_wait_s[index]) / rounds
     cdf = np.asarray(
         resumed_at_most(
             system.workload.lengths,
-            float(generator.residence_fixed_s[index]),
-            float(generator.residence_token_s[index]),
+            life_token_s,
             generation_s,
             np.arange(MOST_RESUMED, dtype=float),
         )

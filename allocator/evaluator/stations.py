@@ -129,6 +129,7 @@ def stations(
         )
         added = whole.tokens
     moved = kinds.kv_token_bytes[reader] * np.where(apart, work.prompt_tokens + added, 0.0)
+    again = added / np.maximum(work.prompt_tokens + added, 1.0)
     links = (plans.prefill_kind, plans.generator_kind)
     bandwidth = np.where(apart, system.kv_link_bytes_per_s[links], np.inf)
     total = np.where(apart, system.kv_link_total_bytes_per_s[links], np.inf)
@@ -148,7 +149,8 @@ def stations(
         + reward.engine_s / rollouts.started_per_kept[row],
         pool_prefill_s=pool_s,
         transfer_s=transfer,
-        held_s=work.held_s + np.where(apart & work.kv_held, later_s + transfer, 0.0),
+        # From the first turn's transfer on the decode engine holds the cache.
+        held_s=work.held_s + np.where(apart & work.kv_held, later_s + transfer * again, 0.0),
         environment_s=environment * np.ones(len(plans)),
         start_s=start,
         read_per_s=np.where(apart, np.minimum(pool_rate, link_rate), np.inf),

@@ -91,9 +91,9 @@ def batch_generation(
     m/N from .5 to 8, each under a dense law and one with experts; the simulation's own standard
     error is .5% in the median): one wave within 4.3%, half the plans within .5%; waves on 16 to 128
     slots within 5.6%, half within .5%; on 4 slots within 10.4%, half within 1.1%. With oversampling
-    of 1.25 waves are within 6.6% on 16 slots and more, and from 16% short to 7% long on 4. For
-    nearly equal lengths on many engines the first sample of a new wave may count 1.3% more than it
-    should.
+    of 1.25 by sample waves are within 6.6% on 16 slots and more, and from 16% short to 7% long on
+    4; by group (of 8, 36 plans on 32 and 64 slots) within 5.3%, half within .8%. For nearly equal
+    lengths on many engines the first sample of a new wave may count 1.3% more than it should.
 
     By group, waves end at the number of unfinished samples that is expected when enough groups are
     complete (`unfinished_of_groups`); the samples of a group start together, on one engine.

@@ -5,7 +5,6 @@ it needs of the lengths is their renewal process. Times are in iterations over t
 """
 
 from dataclasses import dataclass, fields
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -15,6 +14,7 @@ from allocator.physics.last_engine import last_engine_delay
 from allocator.physics.lengths import Lengths
 from allocator.physics.moments import ORDERS, FloatArray
 from allocator.physics.renewal import RenewalTable, renewal_table
+from allocator.physics.wave_groups import lengths_at_end, share_of
 
 _STEP = 1.0 / RenewalTable.NODES_PER_LIFE
 _WHOLE_WAVES_FROM = RenewalTable.LIVES - 2
@@ -145,8 +145,8 @@ def _schedule(
     full = whole + last * _STEP
 
     running = table.still(starts)
-    chance = _ratio(starts @ table.survival_squared[: starts.shape[1]], running)
-    candidates = _ratio(n[:, None] * running, chance)
+    chance = share_of(starts @ table.survival_squared[: starts.shape[1]], running)
+    candidates = share_of(n[:, None] * running, chance)
     waits = (unfinished < engines * n)[:, None]
     left = np.where(waits[:, 0], unfinished, 0.0)
     busy = waits * _more_than(left[:, None], engines[:, None] * candidates, chance)
@@ -162,7 +162,7 @@ def _schedule(
 
     # The engine that ends last has the sample that decides instead of one begun last.
     other = (deciding * (1.0 - 1.0 / engines))[:, None] * (busy - table.survival[0])
-    decoding = np.clip(_ratio(n[:, None] * running + other, busy), 1.0, n[:, None])
+    decoding = np.clip(share_of(n[:, None] * running + other, busy), 1.0, n[:, None])
     among = np.clip(
         np.maximum(chance, (decoding - 1.0) / np.maximum(n[:, None] - 1.0, 1e-9)), 1e-9, 1.0
     )
@@ -171,7 +171,7 @@ def _schedule(
     touched_full = (full + delay) * (1.0 - np.power(miss, n))
 
     stopped = np.minimum(unfinished / engines, n) / n
-    moments = _moments(lengths, starts, tail, stopped, size)
+    moments = lengths_at_end(lengths, starts, tail, stopped, size)
     more = whole * np.array([float(lengths.limited_moment(j, np.inf)) for j in ORDERS])[:, None]
     dispatched, cancelled = moments.of_starts + more, moments.of_stopped
     ended = starts.sum(axis=1) + whole - stopped
@@ -191,13 +191,6 @@ def _schedule(
         kept=kept,
         cut_tokens=cancelled[0],
     )
-
-
-def _ratio(above: FloatArray, below: FloatArray) -> FloatArray:
-    """Return above / below, 0 where nothing is below."""
-    some = below > 1e-12
-    ratio: FloatArray = np.where(some, above / np.where(some, below, 1.0), 0.0)
-    return ratio
 
 
 def _more_than(left: FloatArray, candidates: FloatArray, chance: FloatArray) -> FloatArray:
@@ -223,43 +216,3 @@ def _last_start_sd(
     per_wave = table.variance[-1] / RenewalTable.LIVES / slots
     sd: FloatArray = np.sqrt(np.maximum(second - mean**2, 0.0) + whole * per_wave)
     return sd
-
-
-class _Moments(NamedTuple):
-    """Sums over the starts of a slot of tokens^j (rows), and how many are in complete groups."""
-
-    of_starts: FloatArray
-    of_complete: FloatArray
-    complete: FloatArray
-    of_stopped: FloatArray  # means, of those that run at the end
-
-
-def _moments(
-    lengths: Lengths, starts: FloatArray, tail: FloatArray, running: FloatArray, size: FloatArray
-) -> _Moments:
-    """Tokens of the starts at the end of the batch, when `running` of them per slot still run.
-
-    Where fewer are beyond the end, the others are among those that end with it (an atom).
-    """
-    entire = np.array([float(lengths.limited_moment(j, np.inf)) for j in ORDERS])
-    complete = starts.sum(axis=1)
-    of_starts = entire[:, None] * complete
-    of_complete, of_stopped = of_starts.copy(), np.zeros_like(of_starts)
-    cut = running > 0  # elsewhere all run to their end
-    if np.any(cut):
-        begun, tokens = starts[cut], np.arange(starts.shape[1]) * _STEP
-        tokens = (tail[cut, None] + tokens) * lengths.mean
-        above = np.asarray(lengths.survival(tokens))
-        limited = [lengths.limited_moment(j, tokens) for j in ORDERS]
-        beyond = begun * above
-        ending = begun * lengths.survival(tokens * (1.0 - 1e-9)) - beyond
-        lack = np.clip(_ratio(running[cut] - beyond.sum(axis=1), ending.sum(axis=1)), 0.0, 1.0)
-        stopped = beyond + lack[:, None] * ending
-        others = begun * np.power(1.0 - above, size[cut, None] - 1.0)
-        complete[cut] = np.sum(others * (1.0 - above), axis=1)
-        for j, moment in zip(ORDERS, limited, strict=True):
-            power = np.where(begun > 0, tokens, 0.0) ** j
-            of_starts[j - 1, cut] = np.sum(begun * moment, axis=1)
-            of_complete[j - 1, cut] = np.sum(others * (moment - power * above), axis=1)
-            of_stopped[j - 1, cut] = _ratio(np.sum(stopped * power, axis=1), stopped.sum(axis=1))
-    return _Moments(of_starts, of_complete, complete, of_stopped)

@@ -21,7 +21,7 @@ from allocator.report.sections import (
     staleness_section,
     tokens_section,
 )
-from allocator.report.tree import Block, Fact, Notices, Report, Section, Sentence, Table
+from allocator.report.tree import Block, Fact, Facts, Notices, Report, Section, Sentence, Table
 from allocator.report.words import OBJECTIVES
 
 #: Kinds of numbers that are always counted, in order of trust.
@@ -185,11 +185,34 @@ def _rivals(plan: Plan) -> list[Section]:
                 "as good", (Sentence(text), _alternatives(plan, plan.near_optimal)), brief=False
             )
         )
+    choices = [other for other in plan.alternatives if _other_choice(plan, other)]
+    if choices:
+        facts = tuple(Fact(other.differs, _price(plan, other)) for other in choices)
+        sections.append(Section("instead", (Facts(facts, inline=False),)))
     if plan.alternatives:
         sections.append(
             Section("alternatives", (_alternatives(plan, plan.alternatives),), brief=False)
         )
     return sections
+
+
+def _other_choice(plan: Plan, other: Alternative) -> bool:
+    """Return whether an alternative takes another mode, number format or place of prefill."""
+    assert plan.decisions is not None
+    ours, theirs = plan.decisions, other.decisions
+    writing, other_writing = ours.generator.groups[-1], theirs.generator.groups[-1]
+    return (
+        ours.mode != theirs.mode
+        or len(ours.generator.groups) != len(theirs.generator.groups)
+        or (writing.weights_dtype, writing.kv_dtype)
+        != (other_writing.weights_dtype, other_writing.kv_dtype)
+    )
+
+
+def _price(plan: Plan, other: Alternative) -> str:
+    """Return the objective of an alternative and how far it is from the plan's."""
+    text = objective_text(plan.objective, other.objective)
+    return f"{text} ({signed_percent(100 * (other.objective / plan.objective.value - 1))})"
 
 
 def _alternatives(plan: Plan, plans: tuple[Alternative, ...]) -> Table:

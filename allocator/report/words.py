@@ -38,7 +38,7 @@ CAUSES: dict[str, str] = {
     "staleness": "The staleness limit allows no more rollouts in flight.",
     "tail": "The longest responses hold back the groups they belong to.",
     "signal": "Groups without signal are generated but train nothing.",
-    "tools": "Rollouts spend their time waiting for tools.",
+    "tools": "Tools take a large part of a rollout's time.",
     "imbalance": "Trainer ranks wait for the one with the longest sequences.",
     "weight_sync": "It waits for new weights to be copied.",
     "sandbox": "Sandboxes lose rollouts, which are generated again.",

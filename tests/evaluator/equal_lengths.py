@@ -34,6 +34,8 @@ Data = dict[str, Any]
 BF16_FLOPS, FP8_FLOPS, HBM, NETWORK = 989e12, 1979e12, 141 * 2.0**30, 50e9
 BYTES = {"bf16": 2.0, "fp8": 1.0}
 MEMORY_FRACTION = 0.88
+#: Times a lost rollout is started again, as the scenario has it where nothing is stated.
+RETRIES = 3
 #: Link to host memory, bytes/s, where a switch of roles is not stated.
 HOST = 25e9
 #: Parts of a whole, some of them differences that leave rounding in place of 0.
@@ -440,7 +442,8 @@ class Reading:
 
     first_s: float
     later_s: float
-    flops: float
+    first_flops: float
+    later_flops: float
     moved: float
 
 
@@ -454,7 +457,7 @@ def reading(case: Case) -> Reading:
     held = case.kv_during_tools == "hold" and case.cache != "none"
     kept = 1.0 if held or case.cache == "full" else stated
     written = case.length / case.turns
-    seconds, flops = 0.0, reads * (1.0 - stated) * model.forward(case.prompt)
+    seconds = flops = 0.0
     moved = case.prompt
     for start in turn_starts(case)[1:]:
         unseen = case.tool_tokens + (written if apart else 0.0)
@@ -464,7 +467,8 @@ def reading(case: Case) -> Reading:
         flops += 2.0 * model.matmul * tokens + model.pair * pairs
         moved += case.tool_tokens if held else start
     first_s = reads * read_s(case, fresh, case.prompt)
-    return Reading(first_s, seconds, flops, moved if apart else 0.0)
+    first_flops = reads * (1.0 - stated) * model.forward(case.prompt)
+    return Reading(first_s, seconds, first_flops, flops, moved if apart else 0.0)
 
 
 def write_flops(case: Case) -> float:
@@ -489,12 +493,22 @@ def mean_context(case: Case) -> float:
     return sum(start + written / 2.0 for start in turn_starts(case)) / case.turns
 
 
-def sequences_fit(case: Case) -> float:
-    """N c + 1.65 sqrt(N) sd = budget, c the context of a sequence at a random moment."""
+def mean_square_context(case: Case) -> float:
     written = case.length / case.turns
     square = sum(s * s + s * written + written * written / 3.0 for s in turn_starts(case))
+    return square / case.turns
+
+
+def read_again_s(case: Case) -> float:
+    """Engine-seconds to read the context of a sequence met at a random moment of its decoding."""
     c = mean_context(case)
-    sd = math.sqrt(max(square / case.turns - c * c, 0.0))
+    return read_s(case, c, mean_square_context(case) / c)
+
+
+def sequences_fit(case: Case) -> float:
+    """N c + 1.65 sqrt(N) sd = budget, c the context of a sequence at a random moment."""
+    c = mean_context(case)
+    sd = math.sqrt(max(mean_square_context(case) - c * c, 0.0))
     per_token = case.model.kv_values * BYTES[case.kv]
     budget = (case.memory_fraction * HBM - case.model.total * BYTES[case.weights]) / per_token
     root = (-1.65 * sd + math.sqrt((1.65 * sd) ** 2 + 4.0 * c * budget)) / (2.0 * c)
@@ -592,7 +606,8 @@ def around(case: Case) -> Around:
     held = case.kv_during_tools == "hold" and case.cache != "none"
     held_s = (case.turns - 1) * case.tool_s if held else 0.0
     if apart and held:
-        held_s += read.later_s + transfer_s
+        # The cache of the prompt arrives before the rollout holds anything here.
+        held_s += read.later_s + transfer_s * (1.0 - case.prompt / read.moved)
     # Only what is kept is scored, by the policy's engines too.
     engine_s = (0.0 if apart else own_s) + score.engine_s / case.started_per_kept
     reading_per_s = math.inf
@@ -635,12 +650,8 @@ def closed_loop(case: Case, near: Around) -> Loop:
     in_tool = sum(waits) / len(waits) if waits else c
     outside_s = near.outside_s + scored(case).latency_s
 
-    def step(b: float) -> float:
-        touched = 1.0 - math.pow(case.model.miss, b)
-        return case.alpha + case.expert * touched + (case.beta + case.gamma * c) * b
-
     def rate(b: float) -> float:
-        return b / (near.tokens * step(b) + b * near.engine_s)
+        return b / (near.tokens * step_s(case, b) + b * near.engine_s)
 
     def keeps(b: float) -> bool:
         return (
@@ -655,7 +666,7 @@ def closed_loop(case: Case, near: Around) -> Loop:
     for _ in range(100):
         middle = (low + high) / 2.0
         low, high = (middle, high) if keeps(middle) else (low, middle)
-    token_s = step(low) + low * near.engine_s / near.tokens
+    token_s = step_s(case, low) + low * near.engine_s / near.tokens
     fixed_s = near.places / rate(low) - near.tokens * token_s
     resident = low + rate(low) * near.held_s * in_tool / c
     return Loop(low, rate(low), token_s, fixed_s, resident)
@@ -770,6 +781,7 @@ class Step:
     taken_per_s: float
     staleness: float
     busy: float  # share of time in which the generator generates
+    begun: float = 1.0  # share of rollouts started that get a place before the batch ends
     mixed: float = 0.0
     dropped: float = 0.0
     aborted: float = 0.0
@@ -781,51 +793,95 @@ def batch_step(case: Case) -> Step:
     rounds = 1.0
     if case.sampling == "refill":
         rounds = refill_rounds(case.prompts, signal_of(case))
-    if case.partial:
+    met, begun = 0.0, 1.0
+    if case.partial and case.oversampling > 1.0:
         generation_s, met = resumed_s(case, near)
     else:
         attempts = batch * case.oversampling / near.ended
         slots = min(case.cap, sequences_fit(case))
         each = attempts / case.engines
-        written_s = each * near.engine_s + waves_s(case, each, slots) + near.outside_s
-        generation_s, met = max(written_s, attempts / near.reading_per_s), 0.0
+        # Wave by wave until there are enough; all are read, in time.
+        waves = math.ceil(each / case.oversampling / slots - 1e-9)
+        begun = min(waves * slots / each, 1.0)
+        written_s = each * near.engine_s + waves_s(case, each * begun, slots) + near.outside_s
+        written_s += started_again_s(case, near)
+        generation_s = max(written_s, attempts / near.reading_per_s)
     generation_s *= rounds
     work_s = batch * rounds / score.per_s
     late_s = max(work_s - generation_s, 0.0) if case.reward.overlap else work_s
     whole_s = generation_s + late_s + score.latency_s
     train_s, sync = trained(case).seconds, sync_s(case) / case.sync_every
     if case.mode == "one_step_off":
-        step_s = max(whole_s, train_s) + sync
+        stepped_s = max(whole_s, train_s) + sync
     else:
-        step_s = whole_s + train_s + sync
-        step_s += switch_s(case) if case.mode == "colocated_sync" else 0.0
+        stepped_s = whole_s + train_s + sync
+        stepped_s += switch_s(case) if case.mode == "colocated_sync" else 0.0
     # What was begun `met` batches before its own is so much older.
     lag = met + (1.0 if case.mode == "one_step_off" else 0.0)
     stale = case.steps * (lag + (case.sync_every - 1) / 2.0) + (case.steps - 1) / 2.0
     return Step(
-        step_s=step_s,
+        step_s=stepped_s,
         generation_s=whole_s,
         reward_wait_s=late_s + score.latency_s,
-        started_per_s=batch * case.started_per_kept * rounds / near.ended / step_s,
-        per_s=batch / step_s,
+        started_per_s=batch * case.started_per_kept * rounds / near.ended / stepped_s,
+        per_s=batch / stepped_s,
         offered_per_s=batch / whole_s,
         taken_per_s=batch / (train_s + sync),
         staleness=stale,
-        busy=whole_s / step_s,
+        busy=whole_s / stepped_s,
+        begun=begun,
         mixed=min(met, 1.0),
     )
 
 
-def resumed_s(case: Case, near: Around) -> tuple[float, float]:
-    """As many as are in flight run on; a batch is over when B have ended, then all is read again.
+def step_s(case: Case, b: float) -> float:
+    """Seconds of a decode step of b sequences met at random moments."""
+    touched = 1.0 - math.pow(case.model.miss, b)
+    return case.alpha + case.expert * touched + (case.beta + case.gamma * mean_context(case)) * b
 
-    Returned with W/G, the ends of batches that a rollout of W seconds meets on average.
+
+def started_again_s(case: Case, near: Around) -> float:
+    """What the last of a batch's lost rollouts, three times lost again at most, add to its end.
+
+    Of n rollouts that are lost at random moments of equal lives the last one is n/(n + 1) through.
     """
-    loop, c = closed_loop(case, near), mean_context(case)
-    whole_s = case.batch / (case.engines * loop.per_s * near.ended)
-    whole_s += loop.resident * read_s(case, c, c)
-    stay_s = loop.fixed_s + loop.token_s * case.length
-    return whole_s, stay_s / whole_s
+    lost, more_s = 1.0 - near.ended, 0.0
+    few = max(case.batch * lost / case.engines, 1.0)
+    for times in range(1, RETRIES + 1):
+        number = case.batch * lost**times
+        any_lost = 1.0 - (1.0 - lost**times) ** case.batch
+        write_s = case.length * number / (number + 1.0) * step_s(case, few)
+        more_s += any_lost * (write_s + near.outside_s + near.engine_s)
+    return more_s
+
+
+def resumed_s(case: Case, near: Around) -> tuple[float, float]:
+    """k of m on an engine end while s of those with a place decode; what was left is read again.
+
+    Of n with a place s n/L end a step: at N for the m - N that wait, then falling to m - k.
+    Returned with the ends of batches that a rollout meets, its steps over those of a batch.
+    """
+    k, slots = case.batch / near.ended / case.engines, min(case.cap, sequences_fit(case))
+    again = (case.oversampling - 1.0) * case.batch / case.engines
+    write_s = near.tokens * step_s(case, closed_loop(case, near).decoding)
+    s = write_s / (write_s + near.outside_s)
+    life = near.tokens / s
+    full = life * min(max(k + again - slots, 0.0), k) / slots
+    begin = min(k + again, slots)
+    steps = full + (life * math.log(begin / again) if again < begin else 0.0)
+    steps = min(steps, max(case.length, k * near.tokens / slots))
+    # Experts that are touched, summed over the steps by Simpson's rule.
+    touched, thin = min(full, steps) * (1.0 - case.model.miss ** (s * slots)), 4000
+    for i in range(thin + 1):
+        weight = 1.0 if i in (0, thin) else 4.0 if i % 2 else 2.0
+        b = s * begin * math.exp(-(steps - min(full, steps)) * i / thin / life)
+        share = 1.0 - math.pow(case.model.miss, b)
+        touched += weight / 3.0 / thin * max(steps - full, 0.0) * share
+    seconds = case.alpha * steps + case.expert * touched
+    seconds += (case.beta + case.gamma * mean_context(case)) * k * near.tokens
+    seconds += k * near.engine_s + min(again, slots) * read_again_s(case)
+    whole_s = max(seconds, k * case.engines / near.reading_per_s)
+    return whole_s, life / steps
 
 
 class Even(LengthTable):
@@ -938,8 +994,9 @@ def by_hand(case: Case, update: Any = None) -> dict[str, float]:
     useful_per_s *= 1.0 - step.mixed if case.exclude_mixed else 1.0
     counted = tokens if case.basis == "sequence" else case.length
     scores_per_s = step.started_per_s * (1.0 - step.aborted) * near.ended / case.started_per_kept
-    ratio = near.tokens / case.length
-    search = ratio * (read.flops + write_flops(case)) * step.started_per_s * step.step_s
+    # A lost attempt has read its prompt and, as it has written, a part of all that follows.
+    each = read.first_flops + near.tokens / case.length * (read.later_flops + write_flops(case))
+    search = each * step.begun * step.started_per_s * step.step_s
     reward = score.flops * scores_per_s * step.step_s
     gpus = used_gpus(case)
     paid = gpus if case.on_demand else case.pool
@@ -1007,11 +1064,11 @@ def used_gpus(case: Case) -> int:
 def fates(case: Case, step: Step, near: Around) -> dict[str, float]:
     """Follow 1 token through losses, cancelling, signal, the queue and the trainer.
 
-    Equal lengths: of o rollouts started one is kept, and all are written to the end.
+    Equal lengths: of o rollouts started one is kept, and all that begin are written to the end.
     """
     signal, refill = signal_of(case), case.sampling == "refill"
     alive = (1.0 - near.lost_tokens) * (1.0 - step.aborted)
-    kept = alive / case.started_per_kept
+    kept = alive / (case.started_per_kept * step.begun)
     queued = kept * (signal if refill else 1.0)
     surplus = 0.0
     if refill and not case.streams:

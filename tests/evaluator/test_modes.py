@@ -26,8 +26,7 @@ from tests.evaluator.equal_lengths import (
     Loop,
     assert_agrees,
     by_hand,
-    mean_context,
-    read_s,
+    read_again_s,
     told,
     with_reward,
 )
@@ -144,8 +143,7 @@ def reads_again(
     case: Case, loop: Loop, stay_s: float, free: float, taken: float, pause_s: float
 ) -> tuple[float, float]:
     """Every sync drops the cache: what is resident is read again, one after the other."""
-    c = mean_context(case)
-    return _held_up(case, free, taken, pause_s + loop.resident * read_s(case, c, c)), 0.0
+    return _held_up(case, free, taken, pause_s + loop.resident * read_again_s(case)), 0.0
 
 
 def starts_anew(

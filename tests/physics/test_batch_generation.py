@@ -15,6 +15,7 @@ from allocator.physics.decode import DecodeLaw
 from allocator.physics.last_engine import last_engine_delay
 from allocator.physics.lengths import Lengths, capped_lognormal_from_mean_cv
 from allocator.physics.oversampling import Oversampling, oversampling_cut
+from allocator.physics.wave_groups import unfinished_of_groups
 from tests.physics.batch_simulation import Batch, simulate
 from tests.physics.laws import CAP, FREE, LAWS, NAMES, QWEN
 
@@ -266,6 +267,8 @@ def test_generation_agrees_with_list_scheduling(
         ("sample", 1, 4, 40, 16, 0.04),
         ("sample", 1, 1, 200, 32, 0.03),
         ("group", 8, 4, 40, 64, 0.03),
+        ("group", 8, 4, 80, 32, 0.03),
+        ("group", 4, 1, 320, 64, 0.03),
     ],
 )
 def test_oversampling_agrees_with_list_scheduling(
@@ -311,6 +314,23 @@ def test_the_last_of_several_engines_agrees_with_drawn_ones() -> None:
         assert got.item() == pytest.approx(drawn, abs=0.03 * sd)
     assert last_engine_delay(at, ended, [0.5], [1.0]).tolist() == [0.0]
     assert last_engine_delay(at, ended, [0.0], [8.0]).tolist() == [0.0]
+
+
+@pytest.mark.parametrize("law", [QWEN, FREE], ids=["heavy cap", "no cap"])
+def test_groups_leave_unfinished_what_one_wave_and_single_samples_say(law: Lengths) -> None:
+    def left(samples: float, slots: float, size: float) -> float:
+        plan = (np.array([x]) for x in (samples, slots, 1.25, size))
+        return float(unfinished_of_groups(law, *plan).item())
+
+    for slots in (500.0, 77.0):
+        assert left(4000.0, slots, 1.0) == pytest.approx(800.0, abs=0.02 * slots)
+    one_wave = batch_cut(law, 1.25, 3200.0, 8, "group")
+    within = 0.02 if law.cap is None else 0.3  # the atom at the cap lies on two nodes
+    assert left(4000.0, 4000.0, 8.0) == pytest.approx(float(one_wave.running_at_end), rel=within)
+    # In many waves complete groups lag by the tail of a group: N (tailness - 1) samples are done
+    # beyond those kept.
+    lag = 100.0 * (float(law.tailness(8)) - 1.0)
+    assert left(4000.0, 100.0, 8.0) == pytest.approx(800.0 - lag, rel=0.02)
 
 
 # --- bounds, continuity, shapes -------------------------------------------------------------------

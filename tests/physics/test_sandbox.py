@@ -7,16 +7,15 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from allocator.physics.lengths import Lengths, capped_lognormal_from_mean_cv
+from allocator.physics.attempts import attempts, restarted_tail, sandbox_fate
+from allocator.physics.lengths import CappedLogNormal, Lengths, capped_lognormal_from_mean_cv
 from allocator.physics.sandbox import (
     StartTable,
-    attempts,
     calls_concurrency,
     cores_needed,
     credit_hours,
     in_flight_p99,
     in_flight_quota,
-    sandbox_fate,
     sandbox_usd_per_hour,
     sandboxes_in_use,
     sandboxes_that_fit,
@@ -267,3 +266,35 @@ class TestCores:
         assert cores_needed(np.array([40.0, 40.1]), 1.5).tolist() == [60.0, 61.0]
         assert float(cores_needed(40.0, 1.5, 2)) == 120.0
         assert float(cores_needed(10.0, 0.1 * 3)) == 3.0
+
+
+def test_a_batch_waits_for_attempts_made_again() -> None:
+    """At equal lengths each further attempt ends n/(n + 1) of a life later, where any is lost."""
+    equal = CappedLogNormal(np.log(1000.0), 0.0)
+    lost, batch = 0.1, 64.0
+    expected = 0.0
+    for number in (6.4, 0.64):
+        any_lost = 1.0 - (1.0 - number / batch) ** batch
+        expected += any_lost * 1000.0 * number / (number + 1.0)
+    found = restarted_tail(equal, lost, 2, batch, 1000.0)
+    assert float(found.tokens) == pytest.approx(expected, rel=1e-9)
+    assert float(restarted_tail(equal, 0.0, 3, batch, 1000.0).tokens) == 0.0
+    assert float(restarted_tail(equal, lost, 0, batch, 1000.0).restarts) == 0.0
+
+
+def test_a_long_first_attempt_hides_those_made_again() -> None:
+    """Against simulated batches: the end is that of the longest attempt, first or later."""
+    lengths = capped_lognormal_from_mean_cv(1000.0, 0.8, 8000.0)
+    random = np.random.default_rng(3)
+    batch, lost, runs = 128, 0.05, 4000
+    draws = lengths.quantile(random.uniform(size=(runs, batch, 3)))
+    ends = np.zeros((runs, batch))
+    running = np.ones((runs, batch), dtype=bool)
+    for attempt in range(3):
+        fails = (random.uniform(size=running.shape) < lost) & (attempt < 2) & running
+        stay = np.where(fails, random.uniform(size=running.shape), 1.0)
+        ends += np.where(running, stay * draws[:, :, attempt], 0.0)
+        running = fails
+    first = float(lengths.mean * lengths.tailness(batch))
+    found = first + float(restarted_tail(lengths, lost, 2, batch, first).tokens)
+    assert found == pytest.approx(float(ends.max(axis=1).mean()), rel=0.08)

@@ -1,0 +1,195 @@
+"""How long the generator takes to write and score one batch, and what becomes of its rollouts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from allocator.evaluator.columns import distinct_rows
+from allocator.evaluator.generator import GeneratorState
+from allocator.evaluator.match_state import taken
+from allocator.evaluator.rollouts import RolloutState
+from allocator.physics.attempts import restarted_tail
+from allocator.physics.batch_generation import BatchGeneration, batch_generation
+from allocator.physics.decode import decode_step_s
+from allocator.physics.resumed import resumed_batch
+from allocator.physics.reward import batch_reward_s
+from allocator.physics.turns import tool_tail_s
+from allocator.problem.decisions import DecisionArrays
+from allocator.problem.system import System
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """One batch of the generator; arrays, one entry a plan.
+
+    Attributes
+    ----------
+    whole_s : seconds until it is written and scored; `scoring_s` of them are added by scoring.
+    generation_s : of one round.
+    resumed : whether unfinished rollouts are resumed in the next batch.
+    life_token_s : seconds in the generator per token of a rollout that may be resumed.
+    written_ratio : tokens of a rollout started over those that the cut alone says: where a batch
+        needs several waves some never start.
+    discarded_token_fraction : share of the tokens in rollouts that are cancelled.
+    """
+
+    whole_s: Any
+    scoring_s: Any
+    generation_s: Any
+    resumed: Any
+    life_token_s: Any
+    written_ratio: Any
+    discarded_token_fraction: Any
+
+
+def batch_written(
+    system: System, plans: DecisionArrays, rollouts: RolloutState, generator: GeneratorState
+) -> Written:
+    """Time one batch of every plan (once per distinct configuration of the generator)."""
+    rows = distinct_rows(
+        plans.generator_kind,
+        plans.engines,
+        plans.in_flight_per_engine,
+        plans.prefill_kind,
+        plans.prefill_engines,
+        plans.reward_kind,
+        plans.reward_engines,
+        rollouts.row,
+    )
+    written = _distinct(
+        system,
+        plans.take(rows.first),
+        replace(rollouts, row=rollouts.row[rows.first]),
+        taken(generator, rows.first),
+    )
+    spread: Written = taken(written, rows.inverse)
+    return spread
+
+
+def offered_per_s(
+    system: System, plans: DecisionArrays, rollouts: RolloutState, generator: GeneratorState
+) -> Any:
+    """Accepted samples/s of a generator that writes and scores one batch after the other."""
+    batch = plans.prompts_per_step * plans.group_size
+    return batch / batch_written(system, plans, rollouts, generator).whole_s
+
+
+def _distinct(
+    system: System, plans: DecisionArrays, rollouts: RolloutState, generator: GeneratorState
+) -> Written:
+    """Time one batch; dead groups are replaced in further rounds, each with its own tail."""
+    reward, at = generator.stations.reward, rollouts.at
+    rounds, cut = at(rollouts.rounds), rollouts.cut
+    batch = (plans.prompts_per_step * plans.group_size).astype(float)
+    fresh = _from_the_start(system, plans, rollouts, generator, batch)
+    tokens = at(cut.dispatched_mean_tokens)
+    generation_s = fresh.seconds
+    ratio = fresh.lengths.dispatched_mean_tokens / tokens
+    discarded = fresh.lengths.discarded_token_fraction
+    resumed, life_s = np.zeros(batch.shape, dtype=bool), np.zeros(batch.shape)
+    if system.algorithm.partial_rollout:
+        resumed = plans.oversampling > 1.0
+        again_s, life_s = _resumed(system, plans, rollouts, generator, batch)
+        generation_s = np.where(resumed, again_s, generation_s)
+        ratio, discarded = np.where(resumed, 1.0, ratio), np.where(resumed, 0.0, discarded)
+    scoring_s = batch_reward_s(
+        batch * rounds,
+        reward.scored_per_s,
+        reward.latency_s,
+        rounds * generation_s,
+        overlap=system.reward.overlap,
+    )
+    return Written(
+        whole_s=rounds * generation_s + scoring_s,
+        scoring_s=scoring_s,
+        generation_s=generation_s,
+        resumed=resumed,
+        life_token_s=life_s,
+        written_ratio=ratio,
+        discarded_token_fraction=discarded,
+    )
+
+
+def _from_the_start(
+    system: System,
+    plans: DecisionArrays,
+    rollouts: RolloutState,
+    generator: GeneratorState,
+    batch: Any,
+) -> BatchGeneration:
+    """Generate a batch whose rollouts all begin with it; the slowest are cancelled or waited for.
+
+    Attempts that are lost are made again, so that engines have more to write; those lost near the
+    end make the batch wait for them.
+    """
+    work, around = system.workload, generator.stations
+    assert rollouts.together is not None
+    cut = taken(rollouts.together, rollouts.at(rollouts.together_row))
+    law = system.engines.decode.take(plans.generator_kind)
+    tail: Any = 0.0
+    if work.tool_calls is not None:
+        beyond = cut.end_tokens - cut.lengths.dispatched_mean_tokens
+        tail = tool_tail_s(
+            generator.residence_token_s * np.maximum(beyond, 0.0),
+            work.tool_calls,
+            batch,
+            work.lengths.truncated_fraction,
+        )
+    lost = 1.0 - generator.ended_share
+    if system.sandbox is not None and np.any(lost > 0.0):
+        late = restarted_tail(work.lengths, lost, system.sandbox.retries, batch, cut.end_tokens)
+        few = np.maximum(batch * lost / plans.engines, 1.0)
+        step_s = decode_step_s(law, few, few * generator.context_tokens)
+        again_s = around.start_s + around.engine_prefill_s
+        tail = tail + late.tokens * step_s + late.restarts * again_s
+    written = batch_generation(
+        law,
+        work.lengths,
+        cut,
+        engines=plans.engines * generator.ended_share,
+        slots=np.minimum(plans.in_flight_per_engine, generator.sequences_fit),
+        prompt_tokens=(work.prompt_tokens + work.fixed_tokens) / 2.0,
+        prefill_s=around.engine_prefill_s,
+        environment_s=around.environment_s - around.reward.latency_s,
+        tail_s=tail,
+    )
+    started = plans.oversampling * batch / generator.ended_share
+    return replace(written, seconds=np.maximum(written.seconds, started / around.read_per_s))
+
+
+def _resumed(
+    system: System,
+    plans: DecisionArrays,
+    rollouts: RolloutState,
+    generator: GeneratorState,
+    batch: Any,
+) -> tuple[Any, Any]:
+    """Seconds of a batch that resumes what the one before left, and seconds of life per token.
+
+    What is resumed is read again at the start.
+    """
+    around = generator.stations
+    assert rollouts.together is not None
+    together = taken(rollouts.together, rollouts.at(rollouts.together_row))
+    tokens = generator.written_tokens
+    kept = batch / generator.ended_share / plans.engines
+    again = np.maximum(plans.oversampling - 1.0, 0.0) * batch / plans.engines
+    outside_s = around.environment_s - around.reward.latency_s
+    writing_s = tokens * generator.step_s
+    share = writing_s / (writing_s + outside_s)
+    found = resumed_batch(
+        system.engines.decode.take(plans.generator_kind),
+        started=kept + again,
+        kept=kept,
+        slots=np.minimum(plans.in_flight_per_engine, generator.sequences_fit),
+        mean_tokens=tokens,
+        context_tokens=generator.context_tokens,
+        longest_tokens=together.end_tokens,
+        decoding_share=share,
+    )
+    reading_s = kept * around.engine_prefill_s + again * generator.reread_s
+    seconds = np.maximum(found.decode_s + reading_s, kept * plans.engines / around.read_per_s)
+    return seconds, seconds / (found.iterations * share)
