@@ -17,6 +17,13 @@ BIASED = 0.01
 IDLE = 1e-4
 #: A share of generated tokens that is wasted in one way and worth a sentence.
 WASTE = 0.2
+#: Share of the bill for GPUs that are not used, and share of the time that is productive, from
+#: which a sentence is due.
+IDLE_MONEY, HALF = 0.1, 0.5
+#: Executed FLOPs over the peak that no published trainer exceeds (66% in dense pre-training).
+PLAUSIBLE_HFU = 0.75
+#: Mean staleness from which it matters that nothing limits it.
+OLD = 4.0
 
 
 def findings(
@@ -32,6 +39,7 @@ def findings(
         *_ranges(domain, decisions),
         *_regimes(problem, decisions, prediction, limits),
         *_waste(prediction),
+        *_money(problem, prediction),
     ]
 
 
@@ -53,7 +61,7 @@ def _ranges(domain: Domain, decisions: Decisions) -> Iterator[PlanWarning]:
         values = getattr(domain, name)
         chosen = getattr(decisions, name)
         low, high = float(values[0]), float(values[-1])
-        if low < high and chosen in (low, high):
+        if name in domain.stated_ranges and low < high and chosen in (low, high):
             end = "least" if chosen == low else "largest"
             yield PlanWarning(
                 "decided_by_range",
@@ -127,6 +135,49 @@ def _regimes(
         )
 
 
+def _money(problem: Problem, prediction: Prediction) -> Iterator[PlanWarning]:
+    """Yield what is paid and brings nothing, and numbers that no run is known to reach."""
+    spent, total = prediction.spending, prediction.usd_per_hour
+    if spent.idle > IDLE_MONEY * total:
+        yield PlanWarning(
+            "idle_gpus",
+            f"${spent.idle:,.2f} of ${total:,.2f} an hour pay for GPUs that the plan does not use: "
+            "more would not help it, fewer would cost less",
+            "hardware.pools",
+        )
+    if prediction.availability.productive < HALF:
+        yield PlanWarning(
+            "unproductive",
+            f"only {prediction.availability.productive:.0%} of the run's time is in steps that "
+            "count: evaluations, checkpoints, restarts and redone work take the rest",
+            "failures",
+        )
+    if prediction.hfu > PLAUSIBLE_HFU:
+        yield PlanWarning(
+            "implausible_utilisation",
+            f"the trainer would execute {prediction.hfu:.0%} of its peak while computing: no run "
+            "is known to; trainer.mfu may be of another configuration",
+            "trainer.mfu",
+        )
+    sandbox = problem.system.sandbox
+    boxes_usd = prediction.environment.sandbox_usd_per_hour * prediction.run.hours
+    if sandbox is not None and sandbox.credit_usd < boxes_usd:
+        yield PlanWarning(
+            "sandbox_credit",
+            f"the sandboxes of the run cost ${boxes_usd:,.0f}, the credit is "
+            f"${sandbox.credit_usd:,.0f}",
+            "sandbox.credit_usd",
+        )
+    limit = problem.system.algorithm.staleness_limit
+    if limit is None and prediction.staleness.mean > OLD:
+        yield PlanWarning(
+            "no_staleness_limit",
+            f"samples are {prediction.staleness.mean:.1f} versions old on average and no limit is "
+            "stated: how much staleness your loss tolerates decides what such a plan is worth",
+            "staleness.limit",
+        )
+
+
 def _waste(prediction: Prediction) -> Iterator[PlanWarning]:
     fate = prediction.token_fate
     reasons = {
@@ -136,6 +187,7 @@ def _waste(prediction: Prediction) -> Iterator[PlanWarning]:
         "ones",
         "oversampled": "cancelling rollouts that oversampling started",
         "dropped_overflow": "a full queue: the generator is faster than the trainer",
+        "failed": "rollouts that a sandbox, a timeout or a restart at a weight update ended",
     }
     for name, reason in reasons.items():
         share = getattr(fate, name)

@@ -236,7 +236,11 @@ class Availability:
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """Steady-state prediction of one plan. Units are in the names; see docs for the laws."""
+    """Steady-state prediction of one plan. Units are in the names; see docs for the laws.
+
+    `decoding` and `decode_step_s` are those of engines with all their rollouts in flight; a batch
+    that is generated as a whole has fewer towards its end.
+    """
 
     step_s: float
     train_s: float

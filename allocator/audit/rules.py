@@ -52,7 +52,12 @@ PLAN_RULES: tuple[Rule[Planned], ...] = (
     Rule("idle_ranks", idle_ranks, "samples go to ranks whole"),
     Rule("far_off_roofline", far_off_roofline, "verl #3114, slime #385, rLLM #292"),
     Rule("sandbox_quota", quota_exceeded, "SemiAnalysis 2026: 960 hosted sandboxes"),
-    Rule("sandbox_credit", credit_runs_out, "credit for the whole run"),
+    Rule(
+        "sandbox_credit",
+        credit_runs_out,
+        "credit for the whole run",
+        replaces="sandbox_credit",
+    ),
     Rule("sandbox_host", host_too_small, "ToRL #17: what max_concurrency? the host's cores"),
     Rule("sandbox_timeout", timeout_cuts, "ToRL #17: sandbox timeouts"),
     Rule("dead_knob", one_engine_scope, "a key without effect is said, never silent"),

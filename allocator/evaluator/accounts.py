@@ -133,8 +133,10 @@ def accounts(
     fates = _fates(system, rollouts, generator, match)
     refill = algorithm.dynamic_sampling == "refill"
     drop = algorithm.dynamic_sampling == "drop"
-    trained_per_s = match.samples_per_s * (signal if drop else 1.0)
-    useful_per_s = match.samples_per_s * (1.0 if refill else signal)
+    # A rollout given up leaves its place in the batch empty.
+    there = 1.0 - generator.given_up_share
+    trained_per_s = match.samples_per_s * there * (signal if drop else 1.0)
+    useful_per_s = match.samples_per_s * there * (1.0 if refill else signal)
     if algorithm.exclude_mixed:
         useful_per_s = useful_per_s * np.maximum(1.0 - match.mixed_fraction, LEAST_USEFUL)
     response = rollouts.at(rollouts.cut.kept_mean_tokens)
@@ -149,7 +151,7 @@ def accounts(
     attempted = rollouts.at(rollouts.started_per_kept)
     # Of what restarts throw away nothing is scored.
     finished = (1.0 - match.aborted_fraction) / match.update_length_bias
-    scored_per_s = match.dispatched_per_s * finished * generator.ended_share / attempted
+    scored_per_s = match.dispatched_per_s * finished * generator.ended_share * there / attempted
     reward = around.reward.flops * scored_per_s * match.step_s
     trained_tokens = trainer.trained_samples * trainer.sequence_tokens * plans.epochs
     peak = system.trainers.peak_flops_per_s[plans.trainer_kind]
@@ -254,7 +256,11 @@ def _availability(
 
 
 def _hours(
-    system: System, needed_hours: Any, gpus_paid: Any, usd_per_hour: Any, flops_per_hour: Any
+    system: System,
+    needed_hours: Any,
+    gpus_paid: Any,
+    usd_per_hour: Any,
+    flops_per_hour: Any,
 ) -> Any:
     """Hours of the run: until the target, or without one until the first budget ends."""
     money = system.money

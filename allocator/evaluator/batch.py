@@ -13,10 +13,10 @@ from allocator.evaluator.rollouts import RolloutState
 from allocator.evaluator.trainer import TrainerState
 from allocator.physics.batch_step import (
     batch_staleness_mean,
-    resumed_at_most,
     step_in_turn_s,
     step_overlapped_s,
 )
+from allocator.physics.resumed import ends_met_at_most
 from allocator.problem.decisions import COLOCATED_SYNC, ONE_STEP_OFF, DecisionArrays
 from allocator.problem.system import System
 
@@ -41,7 +41,7 @@ def match_batches(
     rounds = at(rollouts.rounds)
     written = batch_written(system, plans, rollouts, generator)
     whole_s, scored = written.whole_s, written.scoring_s
-    mixed, begun_earlier = _resumed(system, rollouts, written)
+    mixed = 1.0 - _met_at_most(system, written, 0.0)
     sync_s = system.sync_s[plans.trainer_kind, plans.generator_kind]
     # Between pools there is nothing to switch (infinite in the table): a limit forbids the plan.
     switching = system.switch_s[plans.trainer_kind, plans.generator_kind]
@@ -57,7 +57,7 @@ def match_batches(
     taken = batch / (trainer.train_s + sync_s / every)
     offered = batch / whole_s
     lag, versions = np.where(overlapped, 1.0, 0.0), system.trainers.optimizer_steps_per_batch
-    mean = batch_staleness_mean(lag, versions, every, begun_earlier)
+    mean = batch_staleness_mean(lag, versions, every, written.ends_met)
     oldest = versions * (lag + _oldest(system, written) + every) - 1.0
     attempted = at(rollouts.started_per_kept) * batch * rounds / generator.ended_share
     tokens = at(rollouts.cut.dispatched_mean_tokens)
@@ -72,6 +72,8 @@ def match_batches(
         written_ratio=written.written_ratio,
         discarded_token_fraction=written.discarded_token_fraction,
         life_token_s=written.life_token_s,
+        late_share=written.late_share,
+        late_part=written.late_part,
         paused_fraction=nothing,
         offered_samples_per_s=offered,
         trainer_samples_per_s=taken,
@@ -92,19 +94,19 @@ def match_batches(
     )
 
 
-def _resumed(system: System, rollouts: RolloutState, written: Written) -> tuple[Any, Any]:
-    """Share of samples begun in an earlier batch, and by how many batches on average over all."""
-    nothing = np.zeros(np.shape(written.whole_s))
+def _met_at_most(system: System, written: Written, batches: float) -> Any:
+    """Probability that a resumed rollout meets at most so many ends of batches; else 1."""
     if not np.any(written.resumed):
-        return nothing, nothing
-    mixed = 1.0 - resumed_at_most(
-        system.workload.lengths, written.life_token_s, written.generation_s, 0.0
+        return np.ones(np.shape(written.whole_s))
+    at_most = ends_met_at_most(
+        system.workload.lengths,
+        written.life_token_s,
+        written.generation_s,
+        batches,
+        written.late_share,
+        written.late_part,
     )
-    mean = written.life_token_s * rollouts.at(rollouts.cut.dispatched_mean_tokens)
-    return (
-        np.where(written.resumed, mixed, 0.0),
-        np.where(written.resumed, mean / written.generation_s, 0.0),
-    )
+    return np.where(written.resumed, at_most, 1.0)
 
 
 def _oldest(system: System, written: Written) -> Any:
@@ -114,13 +116,7 @@ def _oldest(system: System, written: Written) -> Any:
         return count
     share = QUANTILES.get(system.algorithm.staleness_metric, REPORTED)
     for batches in range(MOST_RESUMED):
-        at_most = resumed_at_most(
-            system.workload.lengths,
-            written.life_token_s,
-            written.generation_s,
-            float(batches),
-        )
-        older = written.resumed & (at_most < share)
+        older = _met_at_most(system, written, float(batches)) < share
         if not np.any(older):
             break
         count = np.where(older, batches + 1.0, count)

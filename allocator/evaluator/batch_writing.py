@@ -14,7 +14,7 @@ from allocator.evaluator.rollouts import RolloutState
 from allocator.physics.attempts import restarted_tail
 from allocator.physics.batch_generation import BatchGeneration, batch_generation
 from allocator.physics.decode import decode_step_s
-from allocator.physics.resumed import resumed_batch
+from allocator.physics.resumed import ResumedBatch, resumed_batch
 from allocator.physics.reward import batch_reward_s
 from allocator.physics.turns import tool_tail_s
 from allocator.problem.decisions import DecisionArrays
@@ -31,6 +31,8 @@ class Written:
     generation_s : of one round.
     resumed : whether unfinished rollouts are resumed in the next batch.
     life_token_s : seconds in the generator per token of a rollout that may be resumed.
+    ends_met : ends of batches that such a rollout meets on average; `late_share` of them start
+        when a place comes free, in the first `late_part` of a batch.
     written_ratio : tokens of a rollout started over those that the cut alone says: where a batch
         needs several waves some never start.
     discarded_token_fraction : share of the tokens in rollouts that are cancelled.
@@ -41,6 +43,9 @@ class Written:
     generation_s: Any
     resumed: Any
     life_token_s: Any
+    ends_met: Any
+    late_share: Any
+    late_part: Any
     written_ratio: Any
     discarded_token_fraction: Any
 
@@ -89,11 +94,18 @@ def _distinct(
     generation_s = fresh.seconds
     ratio = fresh.lengths.dispatched_mean_tokens / tokens
     discarded = fresh.lengths.discarded_token_fraction
-    resumed, life_s = np.zeros(batch.shape, dtype=bool), np.zeros(batch.shape)
+    resumed = np.zeros(batch.shape, dtype=bool)
+    life_s, met, late, part = np.zeros((4, *batch.shape))
     if system.algorithm.partial_rollout:
         resumed = plans.oversampling > 1.0
-        again_s, life_s = _resumed(system, plans, rollouts, generator, batch)
+        again, again_s = _resumed(system, plans, rollouts, generator, batch)
+        life_s = again_s * again.in_flight / (batch / generator.ended_share / plans.engines)
+        life_s = life_s / generator.written_tokens
+        met, late, part = (
+            np.where(resumed, of, 0.0) for of in (again.ends_met, again.late_share, again.late_part)
+        )
         generation_s = np.where(resumed, again_s, generation_s)
+        life_s = np.where(resumed, life_s, 0.0)
         ratio, discarded = np.where(resumed, 1.0, ratio), np.where(resumed, 0.0, discarded)
     scoring_s = batch_reward_s(
         batch * rounds,
@@ -108,6 +120,9 @@ def _distinct(
         generation_s=generation_s,
         resumed=resumed,
         life_token_s=life_s,
+        ends_met=met,
+        late_share=late,
+        late_part=part,
         written_ratio=ratio,
         discarded_token_fraction=discarded,
     )
@@ -138,12 +153,12 @@ def _from_the_start(
             batch,
             work.lengths.truncated_fraction,
         )
-    lost = 1.0 - generator.ended_share
+    lost = generator.lost_share
     if system.sandbox is not None and np.any(lost > 0.0):
         late = restarted_tail(work.lengths, lost, system.sandbox.retries, batch, cut.end_tokens)
         few = np.maximum(batch * lost / plans.engines, 1.0)
         step_s = decode_step_s(law, few, few * generator.context_tokens)
-        again_s = around.start_s + around.engine_prefill_s
+        again_s = around.environment_s - around.reward.latency_s + around.engine_prefill_s
         tail = tail + late.tokens * step_s + late.restarts * again_s
     written = batch_generation(
         law,
@@ -166,10 +181,10 @@ def _resumed(
     rollouts: RolloutState,
     generator: GeneratorState,
     batch: Any,
-) -> tuple[Any, Any]:
-    """Seconds of a batch that resumes what the one before left, and seconds of life per token.
+) -> tuple[ResumedBatch, Any]:
+    """Steps of a batch that resumes what the one before left, and the seconds it takes.
 
-    What is resumed is read again at the start.
+    What is resumed, if it had begun, is read again at the start.
     """
     around = generator.stations
     assert rollouts.together is not None
@@ -180,16 +195,19 @@ def _resumed(
     outside_s = around.environment_s - around.reward.latency_s
     writing_s = tokens * generator.step_s
     share = writing_s / (writing_s + outside_s)
+    slots = np.minimum(plans.in_flight_per_engine, generator.sequences_fit)
     found = resumed_batch(
         system.engines.decode.take(plans.generator_kind),
+        system.workload.lengths,
         started=kept + again,
         kept=kept,
-        slots=np.minimum(plans.in_flight_per_engine, generator.sequences_fit),
+        slots=slots,
         mean_tokens=tokens,
         context_tokens=generator.context_tokens,
-        longest_tokens=together.end_tokens,
+        longest_tokens=together.end_tokens / share,
         decoding_share=share,
     )
-    reading_s = kept * around.engine_prefill_s + again * generator.reread_s
+    read_again = np.minimum(again, slots)
+    reading_s = kept * around.engine_prefill_s + read_again * generator.reread_s
     seconds = np.maximum(found.decode_s + reading_s, kept * plans.engines / around.read_per_s)
-    return seconds, seconds / (found.iterations * share)
+    return found, seconds

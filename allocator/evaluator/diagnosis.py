@@ -41,6 +41,10 @@ def bottleneck_and_cause(problem: Problem, outcome: Outcome, index: int) -> tupl
     sync_s = float(match.sync_s[index]) / every
     if not streaming and sync_s > max(train_s, generation_s):
         return "weight_sync", "none"
+    drained = problem.system.algorithm.weight_update == "drain" and streaming
+    if drained and min(match.wait_fraction[index], match.dropped_fraction[index]) > MATCHED:
+        # Both sides could go faster: what holds them is that every update waits for all engines.
+        return "weight_sync", "none"
     slower = train_s >= generation_s if not streaming else float(match.load[index]) >= 1.0
     if slower:
         return "trainer", _trainer_cause(problem, outcome, index)
@@ -55,7 +59,9 @@ def _generator_stage(problem: Problem, outcome: Outcome, index: int, *, kv_bound
     system, generator, match = problem.system, outcome.generator, outcome.match
     around = generator.stations
     scoring = float(match.reward_wait_s[index]) > 0.5 * float(match.generation_s[index])
-    if scoring or bool(generator.reward_bound[index]):
+    offered = float(match.offered_samples_per_s[index])
+    nearly = offered > (1.0 - MATCHED) * float(around.reward.scored_per_s[index])
+    if scoring or nearly or bool(generator.reward_bound[index]):
         return "reward"
     if bool(generator.station_bound[index]) or float(generator.prefill_share[index]) > 0.5:
         return "prefill"

@@ -32,7 +32,8 @@ class GeneratorState:
     Attributes
     ----------
     dispatched_per_s : rollouts started (and ended) per second, all engines.
-    ended_share : share of them that end with a response, not lost to a sandbox or a timeout.
+    ended_share : rollouts done, delivered or given up, per attempt started.
+    given_up_share : of rollouts, after all their retries; lost_share : of attempts.
     failed_token_share : share of the tokens written that are in the others.
     kept_length_ratio : mean length of rollouts that no timeout ended, over that of all.
     written_tokens : mean response tokens of a dispatched rollout, however it ends.
@@ -54,6 +55,8 @@ class GeneratorState:
 
     dispatched_per_s: Any
     ended_share: Any
+    given_up_share: Any
+    lost_share: Any
     failed_token_share: Any
     kept_length_ratio: Any
     written_tokens: Any
@@ -164,6 +167,8 @@ def generator_state(
     return GeneratorState(
         dispatched_per_s=plans.engines * spread_to(flow.samples_per_s),
         ended_share=spread_to(fate.ended_share),
+        given_up_share=spread_to(fate.given_up_share),
+        lost_share=spread_to(fate.lost_share),
         failed_token_share=spread_to(fate.lost_token_share),
         kept_length_ratio=spread_to(fate.kept_length_ratio),
         written_tokens=spread_to(mean * fate.token_ratio),
@@ -196,6 +201,8 @@ class _Fate:
     """What sandboxes make of attempts; ratios to rollouts that nothing ends early."""
 
     ended_share: Any
+    given_up_share: Any
+    lost_share: Any
     token_ratio: Any
     lost_token_share: Any
     kept_length_ratio: Any
@@ -206,7 +213,7 @@ def _fate(system: System, around: Stations, flow: EngineFlow | None) -> _Fate:
     law, lengths = system.sandbox, system.workload.lengths
     whole = np.ones(np.shape(around.start_s))
     if law is None:
-        return _Fate(whole, whole, 0.0 * whole, whole)
+        return _Fate(whole, 0.0 * whole, 0.0 * whole, whole, 0.0 * whole, whole)
     failures = law.failure_fraction.at(around.sandboxes)
     if flow is None:
         found: SandboxFate = sandbox_fate(
@@ -223,7 +230,9 @@ def _fate(system: System, around: Stations, flow: EngineFlow | None) -> _Fate:
             law.timeout_s,
         )
     return _Fate(
-        ended_share=np.maximum(1.0 - found.attempts.lost_share, LEAST_ENDED),
+        ended_share=1.0 / np.maximum(found.attempts.attempts, 1.0),
+        given_up_share=np.minimum(found.attempts.given_up_share, 1.0 - LEAST_ENDED),
+        lost_share=found.attempts.lost_share,
         token_ratio=np.maximum(found.attempt_moments[0] / lengths.mean, LEAST_ENDED),
         lost_token_share=found.lost_token_share,
         kept_length_ratio=np.nan_to_num(found.kept_moments[0] / lengths.mean, nan=1.0),

@@ -66,6 +66,11 @@ def limit_values(
         "budget_flops": (needed_hours * account.flops_per_hour / stretch, money.flops),
         "budget_hours": (needed_hours, money.hours),
     }
+    if system.sandbox is not None:
+        values["sandbox_credit"] = (
+            needed_hours * account.sandbox_usd_per_hour,
+            system.sandbox.credit_usd,
+        )
     for index, pool in enumerate(system.pools):
         values[f"gpu_pool_{pool.name}"] = (gpus_of_pool(system, plans, generator, index), pool.gpus)
     if system.sandbox is not None and np.isfinite(system.sandbox.max_concurrent):

@@ -33,6 +33,8 @@ class MatchState:
         a batch in waves never begin).
     discarded_token_fraction : share of the tokens written that are in cancelled rollouts.
     life_token_s : seconds in the generator per token where rollouts are resumed, else 0.
+    late_share, late_part : share of such rollouts that start when a place comes free, and the part
+        of a batch in which they do.
     paused_fraction : share of its free rate that weight updates cost the generator.
     offered_samples_per_s : accepted samples/s the generator could deliver (v_G).
     trainer_samples_per_s : accepted samples/s the trainer could take, blocking syncs included.
@@ -59,6 +61,8 @@ class MatchState:
     written_ratio: Any
     discarded_token_fraction: Any
     life_token_s: Any
+    late_share: Any
+    late_part: Any
     paused_fraction: Any
     offered_samples_per_s: Any
     trainer_samples_per_s: Any

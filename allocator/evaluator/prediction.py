@@ -278,7 +278,7 @@ def _environment(problem: Problem, outcome: Outcome, index: int) -> Environment:
         sandboxes=at(around.sandboxes),
         sandbox_start_s=at(around.start_s),
         sandbox_usd_per_hour=at(account.sandbox_usd_per_hour),
-        failed_rollouts_fraction=1.0 - at(generator.ended_share),
+        failed_rollouts_fraction=at(generator.lost_share),
         reward_s=at(around.reward.latency_s),
         reward_wait_s=at(outcome.match.reward_wait_s),
         rewards_per_s=rate(around.reward.scored_per_s),

@@ -79,7 +79,8 @@ def match_async(
     """Find the steady state of asynchronous plans: rates, waits, losses and staleness."""
     algorithm, at = system.algorithm, rollouts.at
     meeting = _meeting(system, plans, rollouts, generator, trainer)
-    line, taken, batch = meeting.line, meeting.taken, trainer.batch_samples
+    line, batch = meeting.line, trainer.batch_samples
+    taken, reached = meeting.taken, meeting.reached
     running = meeting.running
     law = staleness_law(line, meeting.tables)
     if algorithm.staleness_enforce == "admission":
@@ -88,7 +89,7 @@ def match_async(
         held = 1.0 - rate / meeting.offered
         running = running * (1.0 - held)
     else:
-        rate, dropped = taken * (1.0 - law.wait_fraction), law.dropped_fraction
+        rate, dropped = reached * (1.0 - law.wait_fraction), law.dropped_fraction
         mean, metric = _staleness(algorithm, law, meeting.tables)
         held = np.zeros(np.shape(rate))
     token_age = at(rollouts.cut.kept_second_moment_tokens2 / (2.0 * rollouts.cut.kept_mean_tokens))
@@ -103,6 +104,8 @@ def match_async(
         written_ratio=nothing + 1.0,
         discarded_token_fraction=at(rollouts.cut.discarded_token_fraction) + nothing,
         life_token_s=nothing,
+        late_share=nothing,
+        late_part=nothing,
         paused_fraction=1.0 - meeting.running,
         offered_samples_per_s=offered,
         trainer_samples_per_s=taken,
@@ -131,7 +134,8 @@ class _Meeting:
     Attributes
     ----------
     free, offered : accepted samples/s before rejection, without and with what updates cost.
-    taken : accepted samples/s the trainer could take.
+    taken : accepted samples/s the trainer could take; `reached` where every update has to wait for
+        a drain.
     running : share of the time that updates leave the engines to write.
     accepted : share of finished groups that are fresh enough.
     aborted, length_bias : share of generated tokens that restarts lose, and what they do to the
@@ -144,6 +148,7 @@ class _Meeting:
     free: Any
     offered: Any
     taken: Any
+    reached: Any
     running: Any
     sync_s: Any
     accepted: Any
@@ -177,7 +182,7 @@ def _meeting(
     token_s, fixed_s = generator.residence_token_s, generator.residence_fixed_s
     sample_s = fixed_s + token_s * at(rollouts.cut.dispatched_mean_tokens)
     update = _weight_update(system, plans, generator, sample_s, free, taken, batch * every, sync_s)
-    offered = update.offered
+    offered, reached = update.offered, update.reached
     spread_s: Any = 0.0
     if not algorithm.whole_groups:
         slots = generator.in_flight / (plans.engines if algorithm.limit_per_engine else 1.0)
@@ -192,10 +197,10 @@ def _meeting(
             system.workload.lengths.truncated_fraction,
         )
     line = Pipeline(
-        load=offered / taken,
+        load=offered / reached,
         groups_per_batch=_or_one_number(plans.prompts_per_step),
         queue_batches=plans.queue_batches.astype(float),
-        train_s=batch / taken,
+        train_s=batch / reached,
         step_cv=system.trainers.step_cv,
         length_s=token_s * at(mean_tokens),
         constant_s=fixed_s,
@@ -216,6 +221,7 @@ def _meeting(
         free=free,
         offered=offered,
         taken=taken,
+        reached=reached,
         running=update.running,
         sync_s=sync_s,
         accepted=accepted,
@@ -230,10 +236,12 @@ def _meeting(
 class _Updated:
     """Accepted samples/s under weight updates, and what restarts lose of tokens and lengths.
 
-    `running` is the share of the time that the engines write, whatever becomes of it.
+    `reached` is what the trainer can take when it waits for every drain. `running` is the share of the
+    time that the engines write, whatever becomes of it.
     """
 
     offered: Any
+    reached: Any
     running: Any
     aborted: Any
     length_bias: Any
@@ -260,18 +268,22 @@ def _weight_update(
     if algorithm.weight_update == "retract" or resumed:
         pause = pause + retract_s(generator.resident, generator.reread_s)
     elif algorithm.weight_update == "drain":
-        lives = sync_batch / np.minimum(free, taken) / sample_s
         law = system.engines.decode.take(plans.generator_kind)
         slots = np.maximum(generator.decoding, 1.0)
-        # What is left of the interval once the drain itself has been paid for.
+        # Every slot ends at least one life between two drains, however short the interval.
+        shortest_s = sample_s + drain_lost_s(law, lengths, slots, LEAST_INTERVAL) + pause
+        interval_s = np.maximum(sync_batch / np.minimum(free, taken), shortest_s)
+        lives = np.maximum((interval_s - pause) / sample_s - 1.0, LEAST_INTERVAL)
         lost_s = drain_lost_s(law, lengths, slots, lives)
-        lives = np.maximum(lives - lost_s / sample_s, LEAST_INTERVAL)
-        pause = pause + drain_lost_s(law, lengths, slots, lives)
+        reached = np.minimum(taken, sync_batch / shortest_s)
+        offered = rate_with_pauses(free, reached, pause + lost_s, sync_batch)
+        whole = np.ones(np.shape(free))
+        return _Updated(offered, reached, offered / free, 0.0 * whole, whole)
     if algorithm.weight_update == "abort" and not resumed:
         return _restarted(lengths, sample_s, free, taken, pause, sync_batch)
     whole = np.ones(np.shape(free))
     offered = rate_with_pauses(free, taken, pause, sync_batch)
-    return _Updated(offered, offered / free, 0.0 * whole, whole)
+    return _Updated(offered, taken, offered / free, 0.0 * whole, whole)
 
 
 def _restarted(
@@ -303,6 +315,7 @@ def _restarted(
     lives = interval(settled)
     return _Updated(
         np.maximum(rate_in(lives, settled), LEAST_INTERVAL * free),
+        taken,
         running(settled),
         1.0 - table.completed_share(lives),
         np.where(table.completions(lives) > 0.0, table.length_ratio(lives), 1.0),
@@ -347,7 +360,7 @@ def _admitted(
     if limit < 1.0:
         # Nothing starts before the step before it has ended: no queue, no overlap.
         return allowed, np.zeros(np.shape(allowed))
-    rate = np.minimum(meeting.taken * (1.0 - flow.wait_fraction), allowed)
+    rate = np.minimum(meeting.reached * (1.0 - flow.wait_fraction), allowed)
     waiting = flow.backlog + np.minimum(line.load, 1.0)
     return rate, np.minimum(meeting.group_s * rate / batch + waiting, limit)
 

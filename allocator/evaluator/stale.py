@@ -14,9 +14,9 @@ from allocator.evaluator.rollouts import RolloutState
 from allocator.physics.batch_step import (
     batch_staleness_cdf,
     batch_staleness_mean,
-    resumed_at_most,
 )
 from allocator.physics.pipeline import StalenessLaw
+from allocator.physics.resumed import ends_met_at_most
 from allocator.physics.staleness import staleness_cdf, staleness_mean, staleness_quantile
 from allocator.plan import Staleness
 from allocator.problem.decisions import ONE_STEP_OFF, DecisionArrays
@@ -89,11 +89,13 @@ def _resumed_cdf(
     rounds = float(rollouts.rounds[rollouts.row[index]])
     generation_s = float(state.generation_s[index] - state.reward_wait_s[index]) / rounds
     cdf = np.asarray(
-        resumed_at_most(
+        ends_met_at_most(
             system.workload.lengths,
             life_token_s,
             generation_s,
             np.arange(MOST_RESUMED, dtype=float),
+            float(state.late_share[index]),
+            float(state.late_part[index]),
         )
     )
     last = int(np.searchsorted(cdf, 1.0 - REPORTED_TAIL))

@@ -12,11 +12,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from allocator.physics.lengths import Lengths
-
-#: Seconds of life per token below which nothing is ever resumed.
-TINY_S = 1e-12
-
 
 def step_in_turn_s(generation_s: Any, train_s: Any, sync_s: Any, switch_s: Any = 0.0) -> Any:
     """Seconds of a step whose parts follow each other: generation + train + sync + switch.
@@ -61,7 +56,7 @@ def batch_staleness_mean(
     ----------
     lag_batches : 0 or 1.
     optimizer_steps, sync_every : m and k.
-    resumed_batches : ends of batches that a rollout meets on average (`resumed_at_most`).
+    resumed_batches : ends of batches that a rollout meets on average (`resumed.ResumedBatch`).
 
     Examples
     --------
@@ -71,34 +66,6 @@ def batch_staleness_mean(
     m = np.asarray(optimizer_steps, dtype=float)
     lag = lag_batches + np.asarray(resumed_batches)
     return lag * m + (m - 1.0) / 2.0 + m * (np.asarray(sync_every) - 1.0) / 2.0
-
-
-def resumed_at_most(lengths: Lengths, life_token_s: Any, generation_s: Any, batches: Any) -> Any:
-    """Probability that a rollout meets at most n ends of batches before it is done.
-
-    Where unfinished rollouts are resumed, one of W = life x R seconds in the generator starts at
-    any moment of the G seconds that a batch takes; it meets more than n ends with the probability
-
-        E[clip(W/G - n, 0, 1)] = (E[min(W, (n + 1) G)] - E[min(W, n G)]) / G
-
-    and E[W]/G on average.
-
-    Parameters
-    ----------
-    lengths : law of the response tokens R.
-    life_token_s : seconds in the generator per token, tools and waiting in proportion (> 0).
-    generation_s : G (> 0); batches : n >= 0, whole.
-
-    Examples
-    --------
-    >>> from allocator.physics.lengths import capped_lognormal_from_mean_cv
-    >>> equal = capped_lognormal_from_mean_cv(100.0, 0.0)
-    >>> resumed_at_most(equal, 1.0, 80.0, np.arange(3)).round(9).tolist()
-    [0.0, 0.75, 1.0]
-    """
-    tokens = generation_s / np.maximum(life_token_s, TINY_S)
-    more = lengths.limited_mean((batches + 1.0) * tokens) - lengths.limited_mean(batches * tokens)
-    return 1.0 - more / tokens
 
 
 def batch_staleness_cdf(

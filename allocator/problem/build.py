@@ -158,6 +158,8 @@ def _limits(scenario: Scenario, system: System) -> tuple[LimitSpec, ...]:
     if sandbox is not None and math.isfinite(sandbox.max_concurrent):
         where = quota_path(scenario, sandbox)
         specs.append(LimitSpec("sandbox_quota", "sandbox", where, True))
+    if system.sandbox is not None and math.isfinite(system.sandbox.credit_usd):
+        specs.append(LimitSpec("sandbox_credit", "USD", "sandbox.credit_usd", True))
     for name, unit in (("usd", "USD"), ("gpu_hours", "GPU h"), ("flops", "FLOP"), ("hours", "h")):
         if getattr(system.money, name) is not None:
             specs.append(LimitSpec(f"budget_{name}", unit, f"budget.{name}", True))

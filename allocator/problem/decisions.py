@@ -99,8 +99,8 @@ class Domain:
     engines : per engine kind, the counts that fill whole units of its pool (ascending).
     in_flight_per_engine : per engine kind, ascending.
     trainer_gpus : per trainer kind, ascending.
-    ranges : names of decisions the user gave as a range, with their scenario path; a solution at
-        either end of one is reported.
+    ranges : names of decisions that have a range, with their scenario path.
+    stated_ranges : those whose range the user wrote: a solution at either end of one is reported.
     modes : that may be chosen, places in `allocator.plan.MODES`.
     prefill : per engine kind, the kinds and counts of prefill engines that may serve it; kind NONE
         with count 0 leaves prefill on the decode engines.
@@ -116,6 +116,7 @@ class Domain:
     group_size: Ints
     epochs: Ints
     ranges: tuple[tuple[str, str], ...]
+    stated_ranges: frozenset[str]
     modes: Ints
     prefill: tuple[tuple[tuple[int, Ints], ...], ...]
     reward: tuple[tuple[int, Ints], ...]

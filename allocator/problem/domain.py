@@ -108,6 +108,7 @@ def build_domain(scenario: Scenario, system: System) -> Domain:
         group_size=groups,
         epochs=values_of(said.epochs),
         ranges=tuple(ranges),
+        stated_ranges=frozenset(name for name, path in ranges if _stated(scenario, path)),
         modes=modes,
         prefill=_prefill(scenario, system),
         reward=_reward(scenario, system),
@@ -187,6 +188,12 @@ def _reward(scenario: Scenario, system: System) -> tuple[tuple[int, Ints], ...]:
             ", ".join(f"{pool.name} ({pool.gpus} GPUs)" for pool in system.pools),
         )
     return offered
+
+
+def _stated(scenario: Scenario, path: str) -> bool:
+    """Whether the user wrote a range, instead of leaving the default."""
+    block, _, name = path.partition(".")
+    return name in getattr(scenario, block).model_fields_set
 
 
 def _check_size(scenario: Scenario, ranges: list[tuple[str, str]], columns: int) -> None:

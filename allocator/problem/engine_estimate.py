@@ -18,7 +18,7 @@ from allocator.physics.estimate import (
 from allocator.physics.kv_memory import BYTES_PER_VALUE, kv_copies
 from allocator.physics.prefill import PrefillLaw
 from allocator.plan import Layout
-from allocator.problem.engine_rates import EngineKind, combinations, rate_rows
+from allocator.problem.engine_rates import EngineKind, rate_rows
 from allocator.problem.model_facts import ModelFacts, dense_bytes
 from allocator.problem.system import EngineLabel, Pool
 
@@ -35,9 +35,10 @@ def estimated_kinds(
     index: int,
     pool: Pool,
     model: ModelFacts,
+    formats: list[tuple[str, str]],
     ledger: Ledger,
 ) -> list[EngineKind]:
-    """Return estimated engine kinds of a pool, one for each layout and format.
+    """Return estimated engine kinds of a pool, one for each layout and each of the formats.
 
     Raises
     ------
@@ -48,7 +49,7 @@ def estimated_kinds(
     wanted = (
         f"{model.id} on {pool.gpu}, backend {engine.backend}"
         f"{' ' + engine.backend_version if engine.backend_version else ''}, weights "
-        f"{' or '.join(engine.weights_dtypes)}, KV {' or '.join(engine.kv_dtypes)}"
+        + " or ".join(f"{weights}, KV {kv}" for weights, kv in formats)
     )
     if engine.estimate != "allow":
         raise _no_profile(scenario, catalogue, pool, model, wanted)
@@ -65,7 +66,7 @@ def estimated_kinds(
         else [Layout(tp=s.tp, ep=s.ep, dp=s.dp, pp=s.pp) for s in engine.layouts]
     )
     kinds = []
-    for weights, kv in combinations(scenario):
+    for weights, kv in formats:
         peak = engine_peak_flops_per_s(gpu, weights, ledger)
         scale = estimate_scale(f"engine.estimate[{pool.name}]", model, ledger)
         domain = int(ledger.datum(gpu.scale_up_domain_gpus, f"gpus/{gpu.id}.scale_up_domain_gpus"))

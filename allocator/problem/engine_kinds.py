@@ -17,7 +17,7 @@ from allocator.physics.kv_memory import (
 )
 from allocator.physics.prefill import PrefillLaw
 from allocator.problem.engine_estimate import estimated_kinds
-from allocator.problem.engine_rates import EngineKind, own_kind, profiled_kinds
+from allocator.problem.engine_rates import EngineKind, combinations, own_kind, profiled_kinds
 from allocator.problem.model_facts import ModelFacts, dense_bytes
 from allocator.problem.system import EngineKinds, Pool
 
@@ -61,7 +61,13 @@ def engine_kinds(
             kinds.append(own_kind(scenario, index, model, mean_context_tokens, ledger))
             continue
         found = profiled_kinds(scenario, catalogue, index, pools[index], model, ledger)
-        kinds += found or estimated_kinds(scenario, catalogue, index, pools[index], model, ledger)
+        kinds += found
+        have = {(kind.label.weights_dtype, kind.label.kv_dtype) for kind in found}
+        absent = [formats for formats in combinations(scenario) if formats not in have]
+        if not found or (absent and scenario.engine.estimate == "allow"):
+            kinds += estimated_kinds(
+                scenario, catalogue, index, pools[index], model, absent, ledger
+            )
     assembled = _assemble(scenario, catalogue, pools, model, kinds, ledger)
     _warn_of_precision(scenario, assembled, ledger)
     return assembled

@@ -146,7 +146,7 @@ def profiled_kinds(
     }
     if any(found.values()):
         absent = [f"weights {w} with KV {k}" for (w, k), kinds in found.items() if not kinds]
-        if absent:
+        if absent and scenario.engine.estimate != "allow":
             ledger.warn(
                 "format_without_rates",
                 f"no rate profile on {pool.gpu} for {', '.join(absent)}: not among the choices",

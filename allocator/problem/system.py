@@ -155,7 +155,8 @@ class WorkloadLaw:
     turns : T, model turns of a rollout; a tool call ends each.
     tool_tokens : context that a tool adds between two turns.
     tool_s : mean seconds of one call.
-    tool_calls : law of the seconds of all T calls together; None when they take no varying time.
+    tool_call, tool_calls : law of the seconds of one call, and of all T together; None when they
+        take no varying time.
     kv_held : whether the KV cache stays in memory while a tool runs between turns.
     """
 
@@ -169,6 +170,7 @@ class WorkloadLaw:
     turns: int = 1
     tool_tokens: float = 0.0
     tool_s: float = 0.0
+    tool_call: Lengths | None = None
     tool_calls: Lengths | None = None
     kv_held: bool = True
 

@@ -1,4 +1,4 @@
-"""Time of tool calls: the mean of one, and the law of all calls of a rollout."""
+"""Time of tool calls: the mean of one, and its law where it varies."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from allocator.physics.lengths import (
     capped_lognormal_from_mean_cv,
     capped_lognormal_from_p50_p99,
 )
-from allocator.physics.turns import sum_of_calls
 from allocator.scenario.latency import LatencyByMean, LatencyByPercentiles
 from allocator.scenario.quantity import Quantity
 from allocator.scenario.references import read_latency_file
@@ -24,10 +23,9 @@ TOOLS = "workload.tool_s"
 
 
 def tool_times(scenario: Scenario, ledger: Ledger) -> tuple[float, Lengths | None]:
-    """Return the mean seconds of one tool call, and the law of all calls of a rollout together.
+    """Return the mean seconds of one tool call, and the law of one where it varies.
 
-    One call ends each turn; calls are independent. Laws of lengths serve for seconds. No law where
-    calls take a fixed time.
+    One call ends each turn; calls are independent. Laws of lengths serve for seconds.
 
     Raises
     ------
@@ -43,8 +41,7 @@ def tool_times(scenario: Scenario, ledger: Ledger) -> tuple[float, Lengths | Non
         file = scenario.latency_file
         assert file is not None
         call = empirical_from_samples(read_latency_file(file))
-    varies = call.cv > 0.0
-    return call.mean, sum_of_calls(call, scenario.workload.turns) if varies else None
+    return call.mean, call if call.cv > 0.0 else None
 
 
 def _stated(

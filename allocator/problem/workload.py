@@ -15,6 +15,7 @@ from allocator.physics.lengths import (
 from allocator.physics.oversampling import lengths_before_cancelling, oversampling_cut
 from allocator.physics.prefill import PrefixCache
 from allocator.physics.signal import SolveRate
+from allocator.physics.turns import sum_of_calls
 from allocator.problem.system import WorkloadLaw
 from allocator.problem.tools import tool_times
 from allocator.scenario.references import read_lengths_file
@@ -60,7 +61,7 @@ def workload_law(scenario: Scenario, ledger: Ledger) -> WorkloadLaw:
         _check_one_turn(scenario)
     _check_context(scenario, prompt + (work.turns - 1) * tool_tokens, lengths)
     _warn_of_cuts(observed, lengths, ledger)
-    tool_s, tool_calls = tool_times(scenario, ledger)
+    tool_s, tool_call = tool_times(scenario, ledger)
     mean, second = _observed(scenario, observed)
     return WorkloadLaw(
         prompt_tokens=prompt,
@@ -73,7 +74,8 @@ def workload_law(scenario: Scenario, ledger: Ledger) -> WorkloadLaw:
         turns=work.turns,
         tool_tokens=tool_tokens,
         tool_s=tool_s,
-        tool_calls=tool_calls,
+        tool_call=tool_call,
+        tool_calls=None if tool_call is None else sum_of_calls(tool_call, work.turns),
         # Without a prefix cache nothing is found again, whatever stays in memory.
         kv_held=scenario.engine.kv_during_tools == "hold" and prefix_cache != "none",
     )

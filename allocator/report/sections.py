@@ -73,8 +73,9 @@ def split_section(plan: Plan, decisions: Decisions, name: str = "split") -> Sect
     used = used_gpus(decisions)
     for pool in pools:
         idle = max(0, pool.gpus - used.get(pool.name, 0))
+        word = "not rented" if _on_demand(plan) else "idle"
         if idle or single:
-            parts.append(Part(_side("idle", pool.gpu, single), idle, f"{idle:,}", "idle"))
+            parts.append(Part(_side(word, pool.gpu, single), idle, f"{idle:,}", "idle"))
     total = sum(pool.gpus for pool in pools) or sum(used.values())
     where = (
         f"{total:,} {trainer.gpu} (pool {trainer.pool})"
@@ -91,6 +92,10 @@ def split_section(plan: Plan, decisions: Decisions, name: str = "split") -> Sect
         rows.append(Fact("reward", f"{reward.type}: {reward.engines:,} x {each}"))
     rows.append(Fact("step", _batch(decisions)))
     return Section(name, (Stack(tuple(parts), where), Facts(tuple(rows), inline=False)))
+
+
+def _on_demand(plan: Plan) -> bool:
+    return section_of(plan, "hardware").get("billing") == "on_demand"
 
 
 def _side(label: str, gpu: str, single: bool) -> str:

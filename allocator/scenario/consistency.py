@@ -31,6 +31,7 @@ def check_scenario(scenario: Scenario) -> None:
     _bounded(scenario)
     _objective_has_scale(scenario)
     _mode_keeps_its_word(scenario)
+    _groups_compare(scenario)
     _every_role_has_a_pool(scenario)
     _fixed_plan_is_possible(scenario)
     _fixed_pools_exist(scenario)
@@ -55,6 +56,18 @@ def _objective_has_scale(scenario: Scenario) -> None:
             "one the budget, not the plan, ends the run)",
             scenario.objective,
             at=("objective",),
+        )
+
+
+def _groups_compare(scenario: Scenario) -> None:
+    said = scenario.algorithm
+    least = said.group_size if isinstance(said.group_size, int) else said.group_size.min
+    if said.estimator != "ppo" and least < 2:
+        raise refuse(
+            f"at least 2 rollouts a prompt with {said.estimator}: alone, a rollout has nothing to "
+            "be better than",
+            least,
+            at=("algorithm", "group_size"),
         )
 
 

@@ -130,6 +130,13 @@ class Reward(Section):
         refuse_dead_keys(
             self, alive, f"a reward of type {self.type} on {place} acts on {', '.join(alive)}"
         )
+        writes = self.tokens.output.value > 0.0 and place == "own_gpus"
+        if writes:
+            refuse_dead_keys(
+                self,
+                tuple(name for name in type(self).model_fields if name != "hfu"),
+                "a judge that writes runs at the rates of its engine",
+            )
         needs_model = place == "own_gpus" or self.type == "prm"
         if needs_model and self.model is None:
             raise refuse(

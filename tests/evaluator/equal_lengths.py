@@ -41,6 +41,7 @@ HOST = 25e9
 #: Parts of a whole, some of them differences that leave rounding in place of 0.
 SHARES = frozenset(
     ["trainer_wait_fraction", "generator_wait_fraction", "environment.failed_rollouts_fraction"]
+    + ["staleness.environment_state_fraction"]
     + [
         f"availability.{of}"
         for of in ("productive", "evaluation", "checkpoint", "restart", "redone")
@@ -577,7 +578,9 @@ class Around:
     outside_s: float
     held_s: float
     sandboxes: float
-    ended: float
+    ended: float  # rollouts done, delivered or given up, per attempt
+    lost: float
+    given_up: float
     tokens: float  # written by an attempt
     lost_tokens: float  # share of them that lost attempts wrote
     station_per_s: float  # rollouts started a second that others let through, all engines
@@ -614,7 +617,10 @@ def around(case: Case) -> Around:
     if apart and own_s > 0:
         link_per_s = min(link, one_engine * case.prefill_engines) / moved
         reading_per_s = min(case.prefill_engines / own_s, link_per_s)
-    kept_per_s = score.per_s * case.started_per_kept / (1.0 - lost)
+    # After so many retries a rollout is given up, and its place in the batch stays empty.
+    given_up = lost ** (RETRIES + 1)
+    ended = (1.0 - lost) / (1.0 - given_up)
+    kept_per_s = score.per_s * case.started_per_kept / ended
     return Around(
         places=places,
         engine_s=engine_s,
@@ -623,7 +629,9 @@ def around(case: Case) -> Around:
         outside_s=case.turns * case.tool_s + start_s + pool_s + transfer_s,
         held_s=held_s,
         sandboxes=boxes,
-        ended=1.0 - lost,
+        ended=ended,
+        lost=lost,
+        given_up=given_up,
         tokens=case.length * (1.0 - lost / 2.0),
         lost_tokens=(lost / 2.0) / (1.0 - lost / 2.0),
         station_per_s=min(reading_per_s, kept_per_s),
@@ -793,9 +801,11 @@ def batch_step(case: Case) -> Step:
     rounds = 1.0
     if case.sampling == "refill":
         rounds = refill_rounds(case.prompts, signal_of(case))
-    met, begun = 0.0, 1.0
+    met = mixed = 0.0
+    begun = 1.0
     if case.partial and case.oversampling > 1.0:
-        generation_s, met = resumed_s(case, near)
+        again = resumed(case, near)
+        generation_s, met, mixed = again.seconds, again.met, again.mixed
     else:
         attempts = batch * case.oversampling / near.ended
         slots = min(case.cap, sequences_fit(case))
@@ -830,7 +840,7 @@ def batch_step(case: Case) -> Step:
         staleness=stale,
         busy=whole_s / stepped_s,
         begun=begun,
-        mixed=min(met, 1.0),
+        mixed=mixed,
     )
 
 
@@ -845,7 +855,7 @@ def started_again_s(case: Case, near: Around) -> float:
 
     Of n rollouts that are lost at random moments of equal lives the last one is n/(n + 1) through.
     """
-    lost, more_s = 1.0 - near.ended, 0.0
+    lost, more_s = near.lost, 0.0
     few = max(case.batch * lost / case.engines, 1.0)
     for times in range(1, RETRIES + 1):
         number = case.batch * lost**times
@@ -855,33 +865,46 @@ def started_again_s(case: Case, near: Around) -> float:
     return more_s
 
 
-def resumed_s(case: Case, near: Around) -> tuple[float, float]:
+@dataclass(frozen=True)
+class Again:
+    """A batch that resumes: seconds, ends that a rollout meets, share of those that meet one."""
+
+    seconds: float
+    met: float
+    mixed: float
+
+
+def resumed(case: Case, near: Around) -> Again:
     """k of m on an engine end while s of those with a place decode; what was left is read again.
 
-    Of n with a place s n/L end a step: at N for the m - N that wait, then falling to m - k.
-    Returned with the ends of batches that a rollout meets, its steps over those of a batch.
+    s N/L end a step while m - N wait. Then d go until m - k are left, all those of one age at once:
+    of b there are floor(b/d) ages, 1/floor(b/d) of a life apart.
     """
     k, slots = case.batch / near.ended / case.engines, min(case.cap, sequences_fit(case))
     again = (case.oversampling - 1.0) * case.batch / case.engines
     write_s = near.tokens * step_s(case, closed_loop(case, near).decoding)
     s = write_s / (write_s + near.outside_s)
     life = near.tokens / s
-    full = life * min(max(k + again - slots, 0.0), k) / slots
-    begin = min(k + again, slots)
-    steps = full + (life * math.log(begin / again) if again < begin else 0.0)
-    steps = min(steps, max(case.length, k * near.tokens / slots))
-    # Experts that are touched, summed over the steps by Simpson's rule.
-    touched, thin = min(full, steps) * (1.0 - case.model.miss ** (s * slots)), 4000
-    for i in range(thin + 1):
-        weight = 1.0 if i in (0, thin) else 4.0 if i % 2 else 2.0
-        b = s * begin * math.exp(-(steps - min(full, steps)) * i / thin / life)
-        share = 1.0 - math.pow(case.model.miss, b)
-        touched += weight / 3.0 / thin * max(steps - full, 0.0) * share
+    waiting = min(max(k + again - slots, 0.0), k)
+    full, begin = life * waiting / slots, min(k + again, slots)
+    steps, ages = full, 0
+    if again < begin:
+        ages = math.floor(begin / (begin - again) + 1e-9)
+        steps += life / ages
+    steps = min(steps, max(case.length / s, k * near.tokens / slots))
+    touched = min(full, steps) * (1.0 - case.model.miss ** (s * slots))
+    few = s * ages * max(begin - again, 0.0)
+    touched += max(steps - full, 0.0) * (1.0 - case.model.miss**few)
     seconds = case.alpha * steps + case.expert * touched
     seconds += (case.beta + case.gamma * mean_context(case)) * k * near.tokens
     seconds += k * near.engine_s + min(again, slots) * read_again_s(case)
+    # Those that wait start at any moment of the first part of a batch.
+    lives, part = life / steps, full / steps
+    late = (min(lives, 1.0) - min(lives, 1.0 - part)) / part if part else 0.0
+    early = 1.0 if lives > 1.0 + 1e-9 else 0.0
+    mixed = (late * waiting + early * (k - waiting)) / k
     whole_s = max(seconds, k * case.engines / near.reading_per_s)
-    return whole_s, life / steps
+    return Again(whole_s, min(again, slots) / k, mixed)
 
 
 class Even(LengthTable):
@@ -989,11 +1012,13 @@ def by_hand(case: Case, update: Any = None) -> dict[str, float]:
     near, read, score, train = around(case), reading(case), scored(case), trained(case)
     signal, tokens = signal_of(case), case.fixed_tokens + case.length
     refill = case.sampling == "refill"
-    trained_per_s = step.per_s * (signal if case.sampling == "drop" else 1.0)
-    useful_per_s = step.per_s * (1.0 if refill else signal)
+    seen_per_s = step.per_s * (signal if case.sampling == "drop" else 1.0)
+    trained_per_s = seen_per_s * (1.0 - near.given_up)
+    useful_per_s = step.per_s * (1.0 - near.given_up) * (1.0 if refill else signal)
     useful_per_s *= 1.0 - step.mixed if case.exclude_mixed else 1.0
     counted = tokens if case.basis == "sequence" else case.length
-    scores_per_s = step.started_per_s * (1.0 - step.aborted) * near.ended / case.started_per_kept
+    delivered = near.ended * (1.0 - near.given_up)
+    scores_per_s = step.started_per_s * (1.0 - step.aborted) * delivered / case.started_per_kept
     # A lost attempt has read its prompt and, as it has written, a part of all that follows.
     each = read.first_flops + near.tokens / case.length * (read.later_flops + write_flops(case))
     search = each * step.begun * step.started_per_s * step.step_s
@@ -1010,7 +1035,7 @@ def by_hand(case: Case, update: Any = None) -> dict[str, float]:
     peak = BF16_FLOPS if case.precision == "bf16" else FP8_FLOPS
     # What the trainer makes of its own FLOPs: 6 N of every token of every pass.
     model_flops = 6.0 * case.model.active * tokens * case.epochs
-    model_flops *= case.batch * trained_per_s / step.per_s
+    model_flops *= case.batch * seen_per_s / step.per_s
     hours = case.target_steps * step.step_s * stretch / 3600.0
     return {
         "step_s": step.step_s,
@@ -1025,6 +1050,7 @@ def by_hand(case: Case, update: Any = None) -> dict[str, float]:
         "generator_wait_fraction": 1.0 - step.busy,
         "load": step.offered_per_s / step.taken_per_s,
         "staleness.mean": step.staleness,
+        "staleness.environment_state_fraction": step.mixed,
         "mfu_busy": model_flops / (case.gpus * peak * train.seconds),
         "mfu_wall": model_flops / (case.gpus * peak * step.step_s),
         "flops.search": search,
@@ -1044,7 +1070,7 @@ def by_hand(case: Case, update: Any = None) -> dict[str, float]:
         "environment.reward_usd_per_hour": score.usd * scores_per_s * 3600.0,
         "environment.sandbox_usd_per_hour": boxes_usd,
         "environment.sandboxes": near.sandboxes,
-        "environment.failed_rollouts_fraction": 1.0 - near.ended,
+        "environment.failed_rollouts_fraction": near.lost,
         "environment.kv_transfer_s": near.transfer_s,
         "run.hours": hours,
         "run.gpu_hours": hours * paid,

@@ -143,7 +143,7 @@ def test_each_law_is_called_once_however_many_plans(monkeypatch: pytest.MonkeyPa
 def test_a_million_plans_call_each_law_once_and_fit_a_laptop(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """About 120 numbers a plan are kept; the peak is no more than twice that."""
+    """About 135 numbers a plan are kept; the peak is no more than twice that."""
     problem, domain = example()
     plans = random_plans(domain, MILLION, seed=0)
     # What is made once and kept, whatever the plans, is made here.
@@ -153,7 +153,7 @@ def test_a_million_plans_call_each_law_once_and_fit_a_laptop(
     kept, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert len(outcome.score) == MILLION
-    assert kept < 125 * 8 * MILLION
+    assert kept < 140 * 8 * MILLION
     assert peak < 2 * 110 * 8 * MILLION
     assert_every_plan_has_numbers(outcome)
     assert_alone_as_together(problem, outcome, np.random.default_rng(1).integers(0, MILLION, 100))

@@ -67,7 +67,7 @@ def test_no_combination_at_all_is_an_error_that_names_what_there_is() -> None:
     engine = {"weights_dtype": ["bf16", "nvfp4"], "kv_dtype": "fp8"}
     with pytest.raises(ScenarioError, match="weights bf16 KV bf16 TP2") as caught:
         problem_of(engine)
-    assert "weights bf16 or nvfp4, KV fp8" in str(caught.value.given)
+    assert "weights bf16, KV fp8 or nvfp4, KV fp8" in str(caught.value.given)
     estimated = problem_of(engine | {"estimate": "allow"}).system.engines
     assert formats(estimated) == {("bf16", "fp8"), ("nvfp4", "fp8")}
     assert all(label.estimate for label in estimated.labels)
