@@ -99,7 +99,8 @@ def resumed_batch(
     few end sooner than expected values say; with slots for half or three quarters -2 to +5%, but
     -8 to +10% at m/k below 2 and cv .3. Below m/k of 1.1 up to 20% off. Ends met within 1%; the
     share that meets none within .03, .06 where some wait (.13 where steps are 10% off). Of equal
-    lengths all of an age end at once: steps then jump at whole m/k.
+    lengths all of an age end at once: steps then jump at whole m/k. Source: derived here, by
+    Little's law.
 
     Examples
     --------

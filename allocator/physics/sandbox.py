@@ -1,7 +1,7 @@
 """Sandboxes: how many are in use, how long they take to start, and what they cost.
 
 A rollout with an environment lives in its sandboxes; what their failures and timeouts make of it
-is in `allocator.physics.attempts`.
+is in `allocator.physics.attempts`. Derived here, by counting and Little's law.
 """
 
 from __future__ import annotations
