@@ -26,7 +26,7 @@ OBJECTIVES: dict[str, ObjectiveWords] = {
 BOTTLENECKS: dict[str, str] = {
     "trainer": "The trainer is the slow side: generation delivers at least what it can take.",
     "decode": "Decoding on the generator's engines is the slow side.",
-    "prefill": "Prefill on the generator's engines is the slow side.",
+    "prefill": "Prefill is the slow side.",
     "reward": "Computing rewards is the slow side.",
     "sandbox": "Sandboxes are the slow side.",
     "weight_sync": "Copying new weights to the engines is the slow side.",
