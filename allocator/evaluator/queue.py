@@ -236,8 +236,8 @@ def _meeting(
 class _Updated:
     """Accepted samples/s under weight updates, and what restarts lose of tokens and lengths.
 
-    `reached` is what the trainer can take when it waits for every drain. `running` is the share of the
-    time that the engines write, whatever becomes of it.
+    `reached` is what the trainer can take when it waits for every drain. `running` is the share of
+    the time that the engines write, whatever becomes of it.
     """
 
     offered: Any

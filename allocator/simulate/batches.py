@@ -51,6 +51,7 @@ class BatchRun(Generator):
             self.ahead, begin = self._generate(0.0)
         for step in range(steps + 1):
             self.now = begin
+            self.resume_count(begin)
             if step == warm:
                 before = self.snapshot()
             if step == steps:
@@ -175,6 +176,7 @@ class BatchRun(Generator):
 
     def _end_round(self) -> None:
         """Stop the clock, and cancel or keep what is not done."""
+        self.population(0)
         done = set(map(id, self._done))
         self._open = [group for group in self._open if id(group) not in done]
         if self._resumes:
@@ -198,6 +200,7 @@ class BatchRun(Generator):
     def _resume(self, begin: float) -> None:
         """Let what is unfinished go on at `begin`, its contexts read again."""
         self.delay_events(begin)
+        self.resume_count(begin)
         for engine in self.engines:
             engine.at = begin
             again = 0.0

@@ -41,7 +41,7 @@ class Events:
         Each engine has one event, its next end, in a list apart: engines are few. An entry may be
         too early (`Engine.exact`) and is then set anew when its turn comes.
         """
-        events, dues, engines, count = self.events, self.dues, self.engines, 0
+        events, dues, engines = self.events, self.dues, self.engines
         while not self.over:
             due = min(dues)
             if due > events[0][0]:
@@ -62,8 +62,7 @@ class Events:
                 else:
                     self.turn_ends(rollout)
                 self.touch(engine)
-            count += 1
-        self.taken += count
+            self.taken += 1
 
     def at(self, time: float, action: Action, argument: Any = None) -> int:
         """Do something at a later time; return the serial of the event."""

@@ -13,6 +13,9 @@ from allocator.simulate.records import GONE, Group, Rollout
 from allocator.simulate.stations import Crowd, Servers
 from allocator.simulate.tally import FAILED, OVERSAMPLED, Tally
 
+#: Rollouts given up for each that is done, above which a line never trains anything.
+_HOPELESS = 10_000
+
 
 class Generator(Passage):
     """Engines and stations with the rollouts in flight.
@@ -36,6 +39,10 @@ class Generator(Passage):
         self.tally.at[self.in_flight] += self.now - self._counted_at
         self._counted_at = self.now
         self.in_flight += change
+
+    def resume_count(self, now: float) -> None:
+        """Leave out of the counts over time what passed until `now`."""
+        self._counted_at = now
 
     def start(self, group: Group, engine: Engine, count: int) -> None:
         """Start `count` rollouts of a group on an engine."""
@@ -138,6 +145,8 @@ class Generator(Passage):
             self.restart(rollout)
             return
         self.tally.given_up += 1
+        if self.tally.given_up > _HOPELESS * (self.tally.ended + 1):
+            raise ValueError("nothing can be trained: every attempt is lost")
         self.stop(rollout, FAILED)
         group.alive -= 1
         if group.alive < group.unwritten:
@@ -161,19 +170,25 @@ class Generator(Passage):
         group.left = 0
         self.tally.fates[OVERSAMPLED] += group.tokens
         group.samples, group.tokens = 0, 0.0
-        self.stop_rest(group)
+        places = self._stop_rest(group)
         self.group_ends(group)
+        for engine in places:
+            self.fill(engine)
 
-    def stop_rest(self, group: Group) -> None:
-        """Stop whatever of a group is in flight, and start others in its places."""
-        engines: dict[int, Engine] = {}
+    def keep_first(self, group: Group) -> None:
+        """Stop what a group that has enough rollouts does not wait for."""
+        for engine in self._stop_rest(group):
+            self.fill(engine)
+
+    def _stop_rest(self, group: Group) -> list[Engine]:
+        """Stop whatever of a group is in flight and not waited for; return where."""
+        places: dict[int, Engine] = {}
         for rollout in group.rollouts:
             if rollout.life != GONE and (group.left == 0 or not rollout.scoring):
-                engines[rollout.engine.number] = rollout.engine
+                places[rollout.engine.number] = rollout.engine
                 self.stop(rollout, OVERSAMPLED)
         group.alive = 0
-        for engine in engines.values():
-            self.fill(engine)
+        return list(places.values())
 
     def snapshot(self) -> Tally:
         """Return all totals up to now."""

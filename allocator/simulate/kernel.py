@@ -124,7 +124,7 @@ class AsyncRun(Generator):
         if self._gathering is group:
             self._gathering, self._to_start = None, 0
         if group.rollouts:
-            self.stop_rest(group)
+            self.keep_first(group)
 
     def group_ends(self, group: Group) -> None:
         """Put a finished group into the queue, unless it carries no signal and is replaced."""
@@ -203,13 +203,14 @@ class AsyncRun(Generator):
             self._sync()
         if syncs and line.trainer_blocks and line.sync_s > 0.0:
             self.at(self.now + line.sync_s, self._go_on_training)
+            self._reopen()
         else:
             self._go_on_training(None, 0)
-        self._reopen()
 
     def _go_on_training(self, _: None, _serial: int) -> None:
         self._busy = False
         self._begin_step()
+        self._reopen()
 
     # New weights.
 

@@ -222,7 +222,8 @@ class SimulatedLine:
     Raises
     ------
     ValueError
-        On counts below 1, oversampling below 1, or whole groups that no engine has places for.
+        On counts below 1, oversampling below 1, whole groups that no engine has places for, a
+        quota below one rollout's sandboxes, or refilling from groups that never have a signal.
     """
 
     mode: Mode
@@ -248,6 +249,12 @@ class SimulatedLine:
             raise ValueError(
                 f"a whole group of {groups.started} needs as many places, not {places}"
             )
+        solving = groups.solving
+        hopeless = solving is not None and (
+            groups.size == 1 or solving.always + solving.never >= 1.0
+        )
+        if groups.sampling == "refill" and hopeless:
+            raise ValueError("refill needs at least some groups with a signal")
         if self.policy.staleness_limit < 0.0:
             raise ValueError("a limit of staleness is at least 0")
         if self.sandboxes is not None and self.sandboxes.quota < self.sandboxes.per_rollout:

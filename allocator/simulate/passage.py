@@ -43,6 +43,7 @@ class Passage(Events):
         if kind.prefix_cache == "share":
             self._fresh *= 1.0 - kind.cached_prompt_share
             self._kept = 1.0 if kind.kv_held else kind.cached_prompt_share
+        self._calls = draws.tools
         self._own_reads = _coefficients(line.engines.prefill)
         pool = line.prefill_pool
         self._readers = None if pool is None else Servers(pool.count)
@@ -205,7 +206,7 @@ class Passage(Events):
         if self._holds and rollout.turns_left:
             rollout.engine.hold(rollout, True)
         self.serial = rollout.pending = serial = self.serial + 1
-        end = self.now + next(self.draws.tools)
+        end = self.now + next(self._calls)
         heappush(self.events, (end, serial, self._tool_ends, rollout))
 
     def _tool_ends(self, rollout: Rollout, serial: int) -> None:

@@ -66,8 +66,8 @@ class SimulationResult:
     trained_samples_per_s, trainer_samples_per_s : trained, and what a busy trainer would take.
     trainer_wait_fraction : share of the time in which the trainer neither trains nor sends.
     generator_wait_fraction : share in which the policy (async) or the other side held it.
-    in_flight, in_flight_p99, decoding : all engines, while the generator runs; the percentile is
-        over time.
+    in_flight, in_flight_p99, decoding : all engines, over the time in which they write (all of it
+        in async, the generation of batches without a wait for scores else).
     reading_fraction : share of an engine's time in which it reads or waits for weights.
     residence_s : mean stay of a rollout in its place.
     dropped_fraction, rejected_fraction : of accepted samples.

@@ -1,25 +1,29 @@
 """Lines of equal lengths, whose every moment can be written down."""
 
+from typing import Any
+
 import pytest
 
 from allocator.physics.decode import DecodeLaw
+from allocator.physics.lengths import capped_lognormal_from_mean_cv
 from allocator.physics.prefill import PrefillLaw
 from allocator.simulate import SimulationResult, simulate
 from allocator.simulate.line import PrefillPool, Reward, Sandboxes
-from tests.simulate.lines import lengths, line
+from tests.simulate.lines import line
 
-EQUAL = lengths(0.0)
-SECOND = lengths(0.0)
-
-
-def seconds(value: float):  # noqa: ANN201
-    from allocator.physics.lengths import capped_lognormal_from_mean_cv
-
-    return capped_lognormal_from_mean_cv(value, 0.0)
+#: A tool call of 1 s.
+SECOND = capped_lognormal_from_mean_cv(1.0, 0.0)
 
 
-def batches(steps: int = 10, **parts) -> SimulationResult:  # noqa: ANN003
-    given = {"cv": 0.0, "slots": 8, "engines": 2, "size": 4, "per_batch": 4, "train_s": 0.5}
+def batches(steps: int = 10, **parts: Any) -> SimulationResult:
+    given: dict[str, Any] = {
+        "cv": 0.0,
+        "slots": 8,
+        "engines": 2,
+        "size": 4,
+        "per_batch": 4,
+        "train_s": 0.5,
+    }
     trainer = {"sync_s": 0.25}
     return simulate(line(**{**given, "trainer": trainer, **parts}), steps)
 
@@ -107,9 +111,9 @@ def test_pauses_of_a_blocking_sync() -> None:
     assert found.trainer_wait_fraction.mean == pytest.approx(1.0 - 0.625 / 1.125)
 
 
-def turns(**parts) -> SimulationResult:  # noqa: ANN003
-    rollouts = {"turns": 2, "tool_tokens": 10.0, "tool_call": seconds(1.0), "prompt_tokens": 100.0}
-    given = {"cv": 0.0, "slots": 1, "size": 1, "per_batch": 1, "train_s": 0.1}
+def turns(**parts: Any) -> SimulationResult:
+    rollouts = {"turns": 2, "tool_tokens": 10.0, "tool_call": SECOND, "prompt_tokens": 100.0}
+    given: dict[str, Any] = {"cv": 0.0, "slots": 1, "size": 1, "per_batch": 1, "train_s": 0.1}
     engines = {"prefill": PrefillLaw(0.0, 1e-3, 0.0)}
     return simulate(
         line(
@@ -167,7 +171,14 @@ def test_draining_puts_slots_in_step() -> None:
 
 def test_retraction_reads_everything_again() -> None:
     engines = {"prefill": PrefillLaw(0.0, 1e-4, 0.0)}
-    common = {"cv": 0.0, "slots": 4, "size": 4, "per_batch": 1, "train_s": 0.5, "engine": engines}
+    common: dict[str, Any] = {
+        "cv": 0.0,
+        "slots": 4,
+        "size": 4,
+        "per_batch": 1,
+        "train_s": 0.5,
+        "engine": engines,
+    }
     plain = simulate(line(**common), 40)
     again = simulate(line(**common, policy={"weight_update": "retract"}), 40)
     assert plain.step_s.mean == pytest.approx(1.0)

@@ -8,6 +8,7 @@ import pytest
 
 from allocator.physics.decode import DecodeLaw
 from allocator.physics.length_tables import from_quantiles
+from allocator.physics.lengths import capped_lognormal_from_mean_cv
 from allocator.physics.prefill import PrefillLaw
 from allocator.simulate import simulate
 from allocator.simulate.batches import BatchRun
@@ -17,13 +18,19 @@ from allocator.simulate.kernel import AsyncRun
 from allocator.simulate.line import PrefillPool, Reward, Sandboxes, SimulatedLine, Solving
 from allocator.simulate.stations import Crowd, Servers
 from tests.physics import queue_event_simulation as reference
-from tests.physics.queue_rows import rows
-from tests.simulate.lines import lengths, line
+from tests.physics.queue_rows import Row, rows
+from tests.simulate.lines import line
 
+#: A call lasts a life on average.
+TOOL = capped_lognormal_from_mean_cv(1.0, 1.0)
 ROWS = [row for row in rows() if row.setting.batch <= 64 and row.setting.in_flight <= 128]
 
 
 def reference_line(setting: reference.Setting, **parts: Any) -> SimulatedLine:
+    common: dict[str, Any] = {
+        "groups": {"whole": False},
+        "policy": {"queue_batches": setting.queue_batches},
+    }
     return line(
         cv=setting.length_cv,
         slots=setting.in_flight,
@@ -31,12 +38,12 @@ def reference_line(setting: reference.Setting, **parts: Any) -> SimulatedLine:
         per_batch=setting.batch // setting.group_size,
         train_s=setting.load * setting.batch / setting.in_flight,
         step_cv=setting.train_step_cv,
-        **{"groups": {"whole": False}, "policy": {"queue_batches": setting.queue_batches}} | parts,
+        **(common | parts),
     )
 
 
 @pytest.mark.parametrize("row", ROWS, ids=str)
-def test_evidence_rows(row) -> None:  # noqa: ANN001
+def test_evidence_rows(row: Row) -> None:
     steps = min(2000, 40_000 // row.setting.batch)
     found = simulate(reference_line(row.setting), steps, seed=1)
     # Some three standard errors at this many steps; near load 1 the queue wanders for long.
@@ -120,9 +127,11 @@ def test_slots_with_a_poisson_stream_before_one_server() -> None:
 FEATURES: dict[str, dict[str, Any]] = {
     "plain": {},
     "turns": {
-        "rollouts": {"turns": 3, "tool_tokens": 20.0, "tool_call": lengths(1.0), "prompt_tokens": 9.0},
+        "rollouts": {
+            "turns": 3, "tool_tokens": 20.0, "tool_call": TOOL, "prompt_tokens": 9.0,
+        },
         "engine": {"prefill": PrefillLaw(0.0, 1e-5, 0.0)},
-        "train_s": 20.0,
+        "train_s": 2.0,
     },
     "memory": {
         "rollouts": {"prompt_tokens": 300.0},
@@ -130,9 +139,9 @@ FEATURES: dict[str, dict[str, Any]] = {
                    "prefill": PrefillLaw(0.0, 1e-5, 0.0)},
     },
     "memory in tools": {
-        "rollouts": {"turns": 3, "tool_tokens": 20.0, "tool_call": lengths(1.0)},
+        "rollouts": {"turns": 3, "tool_tokens": 20.0, "tool_call": TOOL},
         "engine": {"kv_bytes_per_token": 1.0, "kv_budget_bytes": 9_000.0},
-        "train_s": 20.0,
+        "train_s": 2.0,
     },
     "sandboxes": {
         "sandboxes": Sandboxes(2, 40.0, ((1.0, 0.1), (64.0, 0.5)), ((1.0, 0.2),), 1, 2.5),
@@ -170,7 +179,7 @@ BATCHES: dict[str, dict[str, Any]] = {
         "mode": "disaggregated_sync",
         "policy": {"partial": True},
         "groups": {"oversampling": 1.5},
-        "rollouts": {"turns": 2, "tool_call": lengths(1.0)},
+        "rollouts": {"turns": 2, "tool_call": TOOL},
     },
     "batch sandboxes": {
         "mode": "disaggregated_sync",
@@ -179,17 +188,65 @@ BATCHES: dict[str, dict[str, Any]] = {
 }
 
 
-def run_of(parts: dict[str, Any], steps: int = 60) -> Generator:
-    made = line(**parts)
+def any_line(seed: int) -> SimulatedLine:
+    """Return a line with every rule drawn at random."""
+    random = np.random.default_rng(seed)
+
+    def one(*choices: Any) -> Any:
+        return choices[random.integers(len(choices))]
+
+    turns = one(1, 3)
+    return line(
+        mode=one("async", "async", "async", "one_step_off", "disaggregated_sync", "colocated_sync"),
+        slots=24, engines=3, size=4, per_batch=6, train_s=one(0.2, 1.0), step_cv=0.1,
+        engine={
+            "prefill": PrefillLaw(1e-3, 1e-6, 0.0), "kv_bytes_per_token": 1.0,
+            "kv_budget_bytes": one(math.inf, 12_000.0),
+        },
+        rollouts={
+            "turns": turns, "tool_tokens": 20.0 * (turns > 1), "kv_held": one(True, False),
+            "tool_call": one(None, TOOL), "prompt_tokens": 50.0,
+            "prefix_cache": one("none", "shared_prompt", "full"),
+        },
+        groups={
+            "whole": one(True, False), "limit_per_engine": one(True, False),
+            "oversampling": one(1.0, 1.5), "by": one("sample", "group"),
+            "solving": one(None, Solving(0.1, 0.2)), "sampling": one("off", "drop", "refill"),
+        },
+        trainer={
+            "sync_s": one(0.0, 0.1), "sync_every": one(1, 2), "optimizer_steps": one(1, 3),
+            "trainer_blocks": one(True, False), "generator_pauses": one(True, False),
+        },
+        policy={
+            "queue_batches": one(1, 2), "overflow": one("drop_oldest", "block"),
+            "enforce": one("design", "reject", "admission"), "staleness_limit": 6.0,
+            "weight_update": one("in_flight", "drain", "abort", "retract"),
+            "partial": one(True, False),
+        },
+        sandboxes=one(None, Sandboxes(1, 40.0, ((1.0, 0.1),), ((1.0, 0.1),), 2, 30.0)),
+        reward=one(Reward(), Reward(4.0, 0.05, 0.1)),
+        prefill_pool=one(None, None, PrefillPool(1, PrefillLaw(1e-3, 1e-6, 0.0), 1.0, 1e4)),
+    )  # fmt: skip
+
+
+def run_of(made: SimulatedLine, steps: int = 60) -> Generator:
     draws = Draws(made, np.random.SeedSequence(11))
     run = AsyncRun(made, draws) if made.mode == "async" else BatchRun(made, draws)
-    run.run(steps, 12)
+    run.run(steps, steps // 5)
     return run
 
 
 @pytest.mark.parametrize("name", [*FEATURES, *BATCHES])
 def test_rollouts_and_tokens_are_conserved(name: str) -> None:
-    run = run_of((FEATURES | BATCHES)[name])
+    conserved(run_of(line(**(FEATURES | BATCHES)[name])))
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_any_rules_together_conserve_them(seed: int) -> None:
+    conserved(run_of(any_line(seed), 12))
+
+
+def conserved(run: Generator) -> None:
     tally = run.tally
     flying = [rollout for engine in run.engines for rollout in engine.rollouts]
     assert tally.started == tally.ended + tally.stopped + len(flying)
@@ -200,10 +257,8 @@ def test_rollouts_and_tokens_are_conserved(name: str) -> None:
         waiting |= {id(group): group for group in run.queue}
         if run._gathering is not None:
             waiting[id(run._gathering)] = run._gathering
-    elif run.line.mode == "one_step_off":
-        waiting |= {id(group): group for group in run.ahead}
     if isinstance(run, BatchRun):
-        waiting |= {id(group): group for group in run._open}
+        waiting |= {id(group): group for group in [*run.ahead, *run._open]}
     kept = sum(group.tokens for group in waiting.values())
     unfinished = sum(r.written + (r.engine.clock - r.joined if r.entry else 0.0) for r in flying)
     assert tally.written == pytest.approx(sum(tally.fates) + kept + unfinished, rel=1e-9)
@@ -224,7 +279,7 @@ def _little(crowd: Crowd, rel: float) -> None:
 
 @pytest.mark.parametrize("name", list(FEATURES))
 def test_little_s_law_at_every_station(name: str) -> None:
-    run = run_of(FEATURES[name], 400)
+    run = run_of(line(**FEATURES[name]), 400)
     run.snapshot()
     tally = run.tally
     number_s = float(np.asarray(tally.at) @ np.arange(len(tally.at)))
