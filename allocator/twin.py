@@ -18,7 +18,7 @@ from allocator.plan import MODES
 from allocator.problem.build import Problem
 from allocator.problem.decisions import COLOCATED_SYNC, DecisionArrays
 from allocator.problem.system import System
-from allocator.simulate.line import (
+from allocator.simulator.line import (
     EngineSet,
     Groups,
     Policy,

@@ -10,16 +10,16 @@ from allocator.physics.decode import DecodeLaw
 from allocator.physics.length_tables import from_quantiles
 from allocator.physics.lengths import capped_lognormal_from_mean_cv
 from allocator.physics.prefill import PrefillLaw
-from allocator.simulate import simulate
-from allocator.simulate.batches import BatchRun
-from allocator.simulate.draws import Draws
-from allocator.simulate.generator import Generator
-from allocator.simulate.kernel import AsyncRun
-from allocator.simulate.line import PrefillPool, Reward, Sandboxes, SimulatedLine, Solving
-from allocator.simulate.stations import Crowd, Servers
+from allocator.simulator import simulate
+from allocator.simulator.batches import BatchRun
+from allocator.simulator.draws import Draws
+from allocator.simulator.generator import Generator
+from allocator.simulator.kernel import AsyncRun
+from allocator.simulator.line import PrefillPool, Reward, Sandboxes, SimulatedLine, Solving
+from allocator.simulator.stations import Crowd, Servers
 from tests.physics import queue_event_simulation as reference
 from tests.physics.queue_rows import Row, rows
-from tests.simulate.lines import line
+from tests.simulator.lines import line
 
 #: A call lasts a life on average.
 TOOL = capped_lognormal_from_mean_cv(1.0, 1.0)

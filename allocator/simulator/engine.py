@@ -18,8 +18,8 @@ from heapq import heappop, heappush
 import numpy as np
 
 from allocator.physics.decode import decode_step_s
-from allocator.simulate.line import EngineSet
-from allocator.simulate.records import Rollout
+from allocator.simulator.line import EngineSet
+from allocator.simulator.records import Rollout
 
 #: Tokens of room below which the KV cache counts as full.
 _FULL = 1e-6

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from allocator.physics.lengths import Lengths
-from allocator.simulate.line import Groups, SimulatedLine
+from allocator.simulator.line import Groups, SimulatedLine
 
 _BLOCK = 16_384
 

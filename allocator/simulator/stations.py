@@ -6,7 +6,7 @@ import math
 from bisect import bisect_right
 from heapq import heapify, heapreplace
 
-from allocator.simulate.line import Table
+from allocator.simulator.line import Table
 
 
 class Servers:

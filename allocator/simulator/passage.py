@@ -7,13 +7,13 @@ from collections import deque
 from heapq import heappush
 
 from allocator.physics.prefill import PrefillLaw
-from allocator.simulate.draws import Draws
-from allocator.simulate.engine import Engine
-from allocator.simulate.events import Action, Events
-from allocator.simulate.line import SimulatedLine
-from allocator.simulate.records import PROMPT, Group, Rollout
-from allocator.simulate.stations import Crowd, Servers, interpolated
-from allocator.simulate.tally import Tally
+from allocator.simulator.draws import Draws
+from allocator.simulator.engine import Engine
+from allocator.simulator.events import Action, Events
+from allocator.simulator.line import SimulatedLine
+from allocator.simulator.records import PROMPT, Group, Rollout
+from allocator.simulator.stations import Crowd, Servers, interpolated
+from allocator.simulator.tally import Tally
 
 
 class Passage(Events):

@@ -11,11 +11,11 @@ from allocator.physics.decode import DecodeLaw
 from allocator.physics.oversampling import oversampling_cut
 from allocator.physics.prefill import PrefillLaw
 from allocator.physics.signal import SolveRate, refill_rounds, signal_fraction
-from allocator.simulate import simulate
-from allocator.simulate.line import Reward, Sandboxes, SimulatedLine, Solving
-from allocator.simulate.stations import interpolated
+from allocator.simulator import simulate
+from allocator.simulator.line import Reward, Sandboxes, SimulatedLine, Solving
+from allocator.simulator.stations import interpolated
 from tests.physics import batch_simulation
-from tests.simulate.lines import MEAN_TOKENS, lengths, line
+from tests.simulator.lines import MEAN_TOKENS, lengths, line
 
 
 @pytest.mark.parametrize("by", ["sample", "group"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from allocator.simulate.records import Group
+from allocator.simulator.records import Group
 
 #: Where a written token ends; the order of `Tally.fates`.
 FATES = (

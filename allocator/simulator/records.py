@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from allocator.simulate.engine import Engine
-    from allocator.simulate.stations import Crowd
+    from allocator.simulator.engine import Engine
+    from allocator.simulator.stations import Crowd
 
 #: `Rollout.life` of one that has left the line.
 GONE = -1

@@ -6,7 +6,7 @@ from typing import Any
 from allocator.physics.decode import DecodeLaw
 from allocator.physics.lengths import Lengths, capped_lognormal_from_mean_cv
 from allocator.physics.prefill import PrefillLaw
-from allocator.simulate.line import (
+from allocator.simulator.line import (
     EngineSet,
     Groups,
     Policy,

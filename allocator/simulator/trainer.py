@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from allocator.simulate.draws import Draws
-from allocator.simulate.line import SimulatedLine
-from allocator.simulate.records import Group
-from allocator.simulate.tally import MIXED, NO_SIGNAL, USEFUL, Tally
+from allocator.simulator.draws import Draws
+from allocator.simulator.line import SimulatedLine
+from allocator.simulator.records import Group
+from allocator.simulator.tally import MIXED, NO_SIGNAL, USEFUL, Tally
 
 
 class Trainer:

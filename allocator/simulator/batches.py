@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections import deque
 
-from allocator.simulate.draws import Draws
-from allocator.simulate.engine import Engine
-from allocator.simulate.generator import Generator
-from allocator.simulate.line import SimulatedLine
-from allocator.simulate.records import Group, Rollout
-from allocator.simulate.tally import NO_SIGNAL, OVERSAMPLED, Tally
-from allocator.simulate.trainer import Trainer
+from allocator.simulator.draws import Draws
+from allocator.simulator.engine import Engine
+from allocator.simulator.generator import Generator
+from allocator.simulator.line import SimulatedLine
+from allocator.simulator.records import Group, Rollout
+from allocator.simulator.tally import NO_SIGNAL, OVERSAMPLED, Tally
+from allocator.simulator.trainer import Trainer
 
 
 class BatchRun(Generator):

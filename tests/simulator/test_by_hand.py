@@ -7,9 +7,9 @@ import pytest
 from allocator.physics.decode import DecodeLaw
 from allocator.physics.lengths import capped_lognormal_from_mean_cv
 from allocator.physics.prefill import PrefillLaw
-from allocator.simulate import SimulationResult, simulate
-from allocator.simulate.line import PrefillPool, Reward, Sandboxes
-from tests.simulate.lines import line
+from allocator.simulator import SimulationResult, simulate
+from allocator.simulator.line import PrefillPool, Reward, Sandboxes
+from tests.simulator.lines import line
 
 #: A tool call of 1 s.
 SECOND = capped_lognormal_from_mean_cv(1.0, 0.0)

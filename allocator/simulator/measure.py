@@ -7,12 +7,12 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from allocator.simulate.batches import BatchRun
-from allocator.simulate.draws import Draws
-from allocator.simulate.kernel import AsyncRun
-from allocator.simulate.line import SimulatedLine
-from allocator.simulate.result import Estimate, SimulationResult, StalenessSeen
-from allocator.simulate.tally import FATES, Tally
+from allocator.simulator.batches import BatchRun
+from allocator.simulator.draws import Draws
+from allocator.simulator.kernel import AsyncRun
+from allocator.simulator.line import SimulatedLine
+from allocator.simulator.result import Estimate, SimulationResult, StalenessSeen
+from allocator.simulator.tally import FATES, Tally
 
 #: Share of the steps that is left out at the beginning.
 WARM_UP = 0.2

@@ -5,13 +5,13 @@ What starts when is left to the modes (`kernel`, `batches`): they override the h
 
 from __future__ import annotations
 
-from allocator.simulate.draws import Draws
-from allocator.simulate.engine import Engine
-from allocator.simulate.line import SimulatedLine
-from allocator.simulate.passage import Passage
-from allocator.simulate.records import GONE, Group, Rollout
-from allocator.simulate.stations import Crowd, Servers
-from allocator.simulate.tally import FAILED, OVERSAMPLED, Tally
+from allocator.simulator.draws import Draws
+from allocator.simulator.engine import Engine
+from allocator.simulator.line import SimulatedLine
+from allocator.simulator.passage import Passage
+from allocator.simulator.records import GONE, Group, Rollout
+from allocator.simulator.stations import Crowd, Servers
+from allocator.simulator.tally import FAILED, OVERSAMPLED, Tally
 
 #: Rollouts given up for each that is done, above which a line never trains anything.
 _HOPELESS = 10_000

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from heapq import heapify, heappop, heappush
 from typing import Any
 
-from allocator.simulate.engine import Engine, step_table
-from allocator.simulate.line import SimulatedLine
-from allocator.simulate.records import Rollout
+from allocator.simulator.engine import Engine, step_table
+from allocator.simulator.line import SimulatedLine
+from allocator.simulator.records import Rollout
 
 #: What an event does, with its argument and its serial.
 Action = Callable[[Any, int], None]

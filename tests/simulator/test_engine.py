@@ -6,9 +6,9 @@ import pytest
 
 from allocator.physics.decode import DecodeLaw, decode_step_s
 from allocator.physics.prefill import PrefillLaw
-from allocator.simulate.engine import Engine, step_table
-from allocator.simulate.line import EngineSet
-from allocator.simulate.records import Group, Rollout
+from allocator.simulator.engine import Engine, step_table
+from allocator.simulator.line import EngineSet
+from allocator.simulator.records import Group, Rollout
 
 LAW = DecodeLaw(7e-3, 17e-3, 4e-5, 1.2e-6, 0.9375)
 
