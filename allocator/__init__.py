@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from allocator.preflight import check
     from allocator.scenario.errors import ScenarioError
     from allocator.scenario.load import load
+    from allocator.simulation import Simulation, simulate
 
 __version__ = "0.1.0"
 
@@ -26,11 +27,13 @@ _HOMES = {
     "InfeasibleError": "allocator.facade",
     "Plan": "allocator.plan",
     "ScenarioError": "allocator.scenario.errors",
+    "Simulation": "allocator.simulation",
     "SolverFailure": "allocator.facade",
     "check": "allocator.preflight",
     "compare": "allocator.comparison",
     "evaluate": "allocator.facade",
     "load": "allocator.scenario.load",
+    "simulate": "allocator.simulation",
     "solve": "allocator.facade",
     "try_solve": "allocator.facade",
 }
@@ -40,12 +43,14 @@ __all__ = [
     "InfeasibleError",
     "Plan",
     "ScenarioError",
+    "Simulation",
     "SolverFailure",
     "__version__",
     "check",
     "compare",
     "evaluate",
     "load",
+    "simulate",
     "solve",
     "try_solve",
 ]

@@ -51,7 +51,7 @@ def check(scenario: Scenario) -> Preflight:
     ScenarioError
         Where the scenario does not describe a system, or its plan does not fit the pools.
     """
-    configured = _fixes_a_plan(scenario)
+    configured = scenario.plan.fixes_split
     plan = evaluate(scenario, with_intervals=False) if configured else try_solve(scenario)
     own = [] if configured else _left_out(scenario)
     if plan.infeasibility is not None:
@@ -67,13 +67,6 @@ def check(scenario: Scenario) -> Preflight:
     )
     found = audit(scenario, planned, plan.warnings, own)
     return Preflight("as configured" if configured else "solved", plan, found)
-
-
-def _fixes_a_plan(scenario: Scenario) -> bool:
-    """Whether the `plan:` block says how GPUs are split."""
-    plan = scenario.plan
-    generator = plan.generator_gpus is not None or plan.engines is not None
-    return plan.trainer_gpus is not None and generator
 
 
 def _left_out(scenario: Scenario) -> list[Finding]:

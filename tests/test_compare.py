@@ -15,8 +15,8 @@ import allocator
 from allocator.comparison import Comparison, InfeasibleSideError
 from allocator.comparison.identity import TERMS, Factors, Use, differences, generator_share
 from allocator.comparison.paid import gpu_uses
-from allocator.comparison.plan_data import PlanData
 from allocator.plan import Plan
+from allocator.recorded import PlanData
 from allocator.scenario.errors import ScenarioError
 from allocator.scenario.load import from_dict, load, override
 from allocator.scenario.schema import Scenario

@@ -6,7 +6,6 @@ the numbers behind each term, `result` is what comes out.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from itertools import zip_longest
 from os import PathLike
@@ -14,23 +13,21 @@ from pathlib import Path
 from typing import Any
 
 from allocator.comparison.identity import differences, generator_share
-from allocator.comparison.plan_data import PlanData
 from allocator.comparison.reading import factors_of
 from allocator.comparison.result import Change, Comparison, Measure, Origin, Side, Term
 from allocator.comparison.sides import Case, measures, side_of
 from allocator.facade import InfeasibleError, evaluate, try_solve
 from allocator.plan import Plan, PlanWarning
+from allocator.recorded import PlanData, recorded_plan
 from allocator.scenario.errors import ScenarioError
 from allocator.scenario.load import load, override
 from allocator.scenario.overrides import Overrides
-from allocator.scenario.references import read_text
 from allocator.scenario.schema import Scenario
 
 __all__ = ["Change", "Comparison", "InfeasibleSideError", "Measure", "Side", "Term", "compare"]
 
 Source = Scenario | Plan | str | PathLike[str]
 
-PLAN_FILE_BYTES = 20_000_000
 #: Where the scenario says what a side is called and what is already decided: not what it is.
 NOT_COMPARED = ("name", "plan")
 
@@ -94,7 +91,7 @@ def compare(
 def _case(source: Source, label: str, solve: bool, overrides: Overrides) -> Case:
     if not isinstance(source, (Scenario, Plan)):
         path = Path(source)
-        recorded = _recorded(path)
+        recorded = recorded_plan(path)
         if recorded is not None:
             if overrides:
                 raise ScenarioError(
@@ -111,23 +108,8 @@ def _case(source: Source, label: str, solve: bool, overrides: Overrides) -> Case
     return _planned(source, source.name or f"scenario {label}", solve)
 
 
-def _recorded(path: Path) -> Mapping[str, Any] | None:
-    """Return the plan of a JSON file; None for any other file, which is then a scenario."""
-    if path.suffix.lower() != ".json":
-        return None
-    try:
-        data = json.loads(read_text(path, PLAN_FILE_BYTES))
-    except json.JSONDecodeError as error:
-        raise ScenarioError(
-            file=str(path), line=error.lineno, column=error.colno, expected="JSON", given=error.msg
-        ) from error
-    return data if isinstance(data, Mapping) and "prediction" in data else None
-
-
 def _planned(scenario: Scenario, name: str, solve: bool) -> Case:
-    fixed = scenario.plan
-    generator = fixed.generator_gpus is not None or fixed.engines is not None
-    if fixed.trainer_gpus is not None and generator and not solve:
+    if scenario.plan.fixes_split and not solve:
         plan = evaluate(scenario, with_intervals=False)
         return _taken_apart(PlanData(name, plan.to_dict()), "evaluated")
     plan = try_solve(scenario)

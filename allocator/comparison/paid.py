@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from allocator.comparison.identity import BESIDES, Use
-from allocator.comparison.plan_data import PlanData
+from allocator.recorded import PlanData
 
 
 def gpu_uses(plan: PlanData) -> dict[str, Use]:

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from allocator.comparison.identity import Factors
 from allocator.comparison.paid import gpu_uses, other_usd_per_hour
-from allocator.comparison.plan_data import PlanData
 from allocator.physics.economics import usd_per_mtok
+from allocator.recorded import PlanData
 from allocator.scenario.errors import ScenarioError, shown
 
 

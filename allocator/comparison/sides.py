@@ -8,8 +8,8 @@ from typing import Any
 
 from allocator.comparison.identity import Factors, Use
 from allocator.comparison.paid import prefill_gpus
-from allocator.comparison.plan_data import PlanData
 from allocator.comparison.result import Measure, Origin, Side
+from allocator.recorded import PlanData
 
 
 @dataclass(frozen=True, slots=True)

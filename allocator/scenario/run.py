@@ -113,6 +113,12 @@ class FixedPlan(Section):
     reward_gpus: Count | None = key("GPUs of the reward", unit="GPUs", default=None)
     reward_pool: Text | None = key("Pool of the reward", default=None)
 
+    @property
+    def fixes_split(self) -> bool:
+        """Whether the GPUs of the trainer and of the generator (or its engines) are decided."""
+        generator = self.generator_gpus is not None or self.engines is not None
+        return self.trainer_gpus is not None and generator
+
     @model_validator(mode="after")
     def _one_concurrency(self) -> FixedPlan:
         if self.in_flight is not None and self.in_flight_per_engine is not None:

@@ -57,12 +57,13 @@ class BatchRun(Generator):
             if step == steps:
                 break
             if overlapped:
-                seconds = self.trainer.train(self.ahead)
+                trained = begin + self.trainer.train(self.ahead)
                 self.ahead, ready = self._generate(begin)
-                end = max(ready, begin + seconds)
+                end = max(ready, trained)
             else:
                 batch, ready = self._generate(begin)
-                end = ready + self.trainer.train(batch)
+                end = trained = ready + self.trainer.train(batch)
+            self.note_step(begin if overlapped else ready, trained, end)
             if self.trainer.sync_follows:
                 end += line.sync_s
                 self.tally.busy_s += line.sync_s
@@ -137,6 +138,9 @@ class BatchRun(Generator):
         for place, group in enumerate(samples[given:]):
             self._backlog[place % len(loads)].append(group)
         assert groups.batch >= self._wanted
+
+    def note_step(self, begin: float, trained: float, end: float) -> None:
+        """Be told when a step was trained, and when both sides were done (for a trace)."""
 
     def fill(self, engine: Engine) -> None:
         """Start the engine's next samples while it has places."""

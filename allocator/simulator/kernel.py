@@ -249,6 +249,10 @@ class AsyncRun(Generator):
         for rollout in list(engine.rollouts):
             if not rollout.scoring:
                 self.tally.lost += 1
+                group = rollout.group
+                if group.unwritten == self.line.groups.size:
+                    # Nothing of the group is left: it begins anew.
+                    group.version = engine.version
                 self.interrupt(rollout, FAILED)
                 self.restart(rollout)
 

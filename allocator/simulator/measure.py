@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,11 +45,25 @@ def simulate(
     return result_of(line, [window(line, steps, child) for child in seeds])
 
 
-def window(line: SimulatedLine, steps: int, seed: np.random.SeedSequence) -> Tally:
-    """Run one replication and return its totals after the warm-up."""
-    draws, warm = Draws(line, seed), math.ceil(WARM_UP * steps)
+def window(
+    line: SimulatedLine,
+    steps: int,
+    seed: np.random.SeedSequence,
+    on_step: Callable[[int], None] | None = None,
+) -> Tally:
+    """Run one replication and return its totals after the warm-up.
+
+    `on_step` is called with the steps begun so far, whenever one begins.
+    """
+    draws = Draws(line, seed)
     run = AsyncRun(line, draws) if line.mode == "async" else BatchRun(line, draws)
-    return run.run(steps, warm)
+    run.trainer.on_step = on_step
+    return run.run(steps, warm_steps(steps))
+
+
+def warm_steps(steps: int) -> int:
+    """Return how many of the steps are not measured."""
+    return math.ceil(WARM_UP * steps)
 
 
 def result_of(line: SimulatedLine, windows: list[Tally]) -> SimulationResult:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from allocator.simulator.draws import Draws
 from allocator.simulator.line import SimulatedLine
@@ -16,7 +16,10 @@ class Trainer:
     Attributes
     ----------
     steps, version : steps begun, and weight versions made (one an optimiser step).
+    on_step : called with `steps` whenever a step begins, for whoever shows progress.
     """
+
+    on_step: Callable[[int], None] | None = None
 
     def __init__(self, line: SimulatedLine, tally: Tally, draws: Draws) -> None:
         self.steps = self.version = 0
@@ -46,12 +49,21 @@ class Trainer:
         work = 0.0
         for group in batch:
             count = group.samples
-            version = self.version + line.optimizer_steps * before // max(size, 1)
-            before += count
+            after = before + count
             if dropping and not group.signal:
                 tally.fates[NO_SIGNAL] += group.tokens
+                before = after
                 continue
-            tally.age(version - group.version, count)
+            # A mini-batch may end inside a group.
+            later, place = 0, before
+            while place < after:
+                step = line.optimizer_steps * place // size
+                end = min(-(-size * (step + 1) // line.optimizer_steps), after)
+                tally.age(self.version + step - group.version, end - place)
+                later += step * (end - place)
+                place = end
+            before = after
+            version = self.version + later / max(count, 1)
             tally.tokens += group.tokens
             tally.token_stale += version * group.tokens - group.versions
             tally.resumed += group.resumed
@@ -65,6 +77,8 @@ class Trainer:
         seconds = (line.fixed_s + line.s_per_token * work) * next(self._draws.factors)
         tally.train_s += seconds
         tally.busy_s += seconds
+        if self.on_step is not None:
+            self.on_step(self.steps)
         return seconds
 
     def _value(self, group: Group) -> None:

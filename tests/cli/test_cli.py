@@ -205,7 +205,7 @@ def test_other_bad_usage_is_2(words: tuple[str, ...]) -> None:
     assert result.stderr
 
 
-@pytest.mark.parametrize("verb", ["frontier", "simulate", "sweep", "ui"])
+@pytest.mark.parametrize("verb", ["frontier", "sweep", "ui"])
 def test_verbs_that_are_not_there_do_not_appear(verb: str) -> None:
     assert run(verb, "a.yaml").exit_code == 2
     assert f"  {verb} " not in run("--help").stdout

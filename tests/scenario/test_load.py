@@ -549,7 +549,9 @@ scenarios = st.fixed_dictionaries(
 def possible(data: dict[str, Any]) -> bool:
     """Whether blocks that are drawn apart agree: GPUs that take turns have no prefill engines."""
     mode = data.get("algorithm", {}).get("mode")
-    return mode != "colocated_sync" or data.get("engine", {}).get("disaggregation") != "always"
+    return bool(
+        mode != "colocated_sync" or data.get("engine", {}).get("disaggregation") != "always"
+    )
 
 
 @given(scenarios.filter(possible))
