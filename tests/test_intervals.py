@@ -254,11 +254,16 @@ def test_a_spread_may_have_one_side(end: str) -> None:
     assert (high > middle) == (end == "high")
 
 
-def test_what_a_measurement_already_contains_moves_nothing_at_its_own_place() -> None:
-    """On the GPUs where MFU was measured the busy time is known, whatever part of it is fixed."""
+def test_what_a_measurement_already_contains_moves_no_time_at_its_own_place() -> None:
+    """On the GPUs where MFU was measured the busy time is known, whatever part of it is fixed.
+
+    What is not fixed varies with the tokens of a batch, which moves waits a little.
+    """
     there = override(exact(), {"trainer.mfu_at_gpus": 16, "plan.trainer_gpus": 16})
     value = {"value": 5, "low": 2, "high": 9}
-    assert set(evaluate(override(there, {"trainer.fixed_s": value})).intervals) == {"hfu"}
+    moved = evaluate(override(there, {"trainer.fixed_s": value})).intervals
+    assert "hfu" in moved
+    assert not {"train_s", "trainer_samples_per_s", "mfu_busy"} & set(moved)
 
 
 def test_a_spread_of_nothing_is_none() -> None:

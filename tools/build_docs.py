@@ -11,6 +11,7 @@ from pathlib import Path
 
 import allocator
 from allocator.report.figures import plan_picture
+from tools.docs_agreement import simulation_agreement
 from tools.docs_keys import scenario_keys
 from tools.docs_laws import law_pages
 from tools.docs_not_modelled import with_refused_keys
@@ -26,6 +27,7 @@ def pages() -> dict[str, str]:
     return {
         "scenario-keys.md": scenario_keys(),
         "queue-agreement.md": queue_agreement(),
+        "simulation-agreement.md": simulation_agreement(),
         "not-modelled.md": with_refused_keys(written),
         **law_pages(),
     }

@@ -22,6 +22,7 @@ PLACES: dict[str, tuple[tuple[str, ...], ...]] = {
         ("estimate",),
         ("kv_memory",),
         ("closed_loop",),
+        ("group_starts",),
         ("disaggregation",),
         ("batch_generation", "one_wave", "last_engine"),
         ("waves", "wave_groups"),

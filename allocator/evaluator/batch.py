@@ -50,7 +50,13 @@ def match_batches(
     overlapped = plans.mode == ONE_STEP_OFF
     step_s = np.where(
         overlapped,
-        step_overlapped_s(whole_s, trainer.train_s, sync_s / every),
+        step_overlapped_s(
+            whole_s,
+            trainer.train_s,
+            sync_s / every,
+            written.sd_s,
+            trainer.step_cv * trainer.train_s,
+        ),
         step_in_turn_s(whole_s, trainer.train_s, sync_s / every, switch_s),
     )
     rate = batch / step_s

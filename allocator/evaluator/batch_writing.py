@@ -28,6 +28,7 @@ class Written:
     Attributes
     ----------
     whole_s : seconds until it is written and scored; `scoring_s` of them are added by scoring.
+    sd_s : standard deviation of the first over the batches.
     generation_s : of one round.
     resumed : whether unfinished rollouts are resumed in the next batch.
     life_token_s : seconds in the generator per token of a rollout that may be resumed.
@@ -40,6 +41,7 @@ class Written:
 
     whole_s: Any
     scoring_s: Any
+    sd_s: Any
     generation_s: Any
     resumed: Any
     life_token_s: Any
@@ -117,6 +119,7 @@ def _distinct(
     return Written(
         whole_s=rounds * generation_s + scoring_s,
         scoring_s=scoring_s,
+        sd_s=_sd_s(system, plans, rollouts, generator, batch) * np.sqrt(rounds),
         generation_s=generation_s,
         resumed=resumed,
         life_token_s=life_s,
@@ -173,6 +176,37 @@ def _from_the_start(
     )
     started = plans.oversampling * batch / generator.ended_share
     return replace(written, seconds=np.maximum(written.seconds, started / around.read_per_s))
+
+
+def _sd_s(
+    system: System,
+    plans: DecisionArrays,
+    rollouts: RolloutState,
+    generator: GeneratorState,
+    batch: Any,
+) -> Any:
+    """Standard deviation of the time in which one batch is written.
+
+    In one wave the longest sample decides, at the pace of an engine that has little else left, and
+    the sum of the others on its engine delays it. In waves the sum of an engine's tokens decides,
+    which all its slots share.
+    """
+    work, cut = system.workload, rollouts.cut
+    assert rollouts.together is not None
+    together = taken(rollouts.together, rollouts.at(rollouts.together_row))
+    law = system.engines.decode.take(plans.generator_kind)
+    samples = np.maximum(plans.oversampling * batch / generator.ended_share / plans.engines, 1.0)
+    slots = np.minimum(plans.in_flight_per_engine, generator.sequences_fit)
+    mean = rollouts.at(cut.dispatched_mean_tokens)
+    variance = rollouts.at(cut.dispatched_second_moment_tokens2) - mean**2
+    end = together.end_tokens
+    end_variance = np.maximum(together.end_second_moment_tokens2 - end**2, 0.0)
+    last_s = decode_step_s(law, 1.0, work.prompt_tokens + end / 2.0)
+    full_s = decode_step_s(law, slots, slots * generator.context_tokens)
+    others = (samples - 1.0) * variance * np.square((full_s - last_s) / slots)
+    one_wave = end_variance * last_s**2 + others
+    waves = samples * variance * np.square(full_s / slots)
+    return np.sqrt(np.where(samples > slots, waves, one_wave))
 
 
 def _resumed(

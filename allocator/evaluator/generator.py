@@ -13,6 +13,7 @@ from allocator.evaluator.stations import Stations, stations
 from allocator.physics.attempts import SandboxFate, sandbox_fate
 from allocator.physics.closed_loop import EngineFlow, engine_flow, resident_sequences
 from allocator.physics.flops import search_flops
+from allocator.physics.group_starts import group_places
 from allocator.physics.kv_memory import sequences_bytes, sequences_that_fit
 from allocator.physics.prefill import prefill_s
 from allocator.physics.turns import mean_tool_context_tokens, sd_turn_context_tokens
@@ -145,6 +146,14 @@ def generator_state(
 
     fate = _fate(system, around, None)
     flow = flow_of(fate)
+    settled = _places(system, part, rollouts, row, mean * flow.token_s, flow.fixed_s)
+    if not np.array_equal(settled, places):
+        # How long rollouts stay beside their tokens decides how many fit in beside each other.
+        places = settled
+        around = stations(system, part, rollouts, row, places)
+        environment_s = around.environment_s - np.where(together, around.reward.latency_s, 0.0)
+        fate = _fate(system, around, None)
+        flow = flow_of(fate)
     if system.sandbox is not None and np.isfinite(system.sandbox.timeout_s):
         # How many attempts a timeout ends depends on the pace, and the pace on them.
         for _ in range(TIMEOUT_PASSES):
@@ -239,20 +248,36 @@ def _fate(system: System, around: Stations, flow: EngineFlow | None) -> _Fate:
     )
 
 
-def _places(system: System, plans: DecisionArrays, rollouts: RolloutState, row: Any) -> Any:
+def _places(
+    system: System,
+    plans: DecisionArrays,
+    rollouts: RolloutState,
+    row: Any,
+    written_s: Any = 1.0,
+    fixed_s: Any = 0.0,
+) -> Any:
     """Time average of rollouts in flight on one engine while it has work.
 
-    A whole group waits until its places are free: on average half a group of places is empty. Of
-    a batch that starts together an engine has its share, or as many as its cap allows.
+    A whole group waits until its places are free (`group_places`), which depends a little on how
+    much of a rollout's stay is writing. Of a batch that starts together an engine has its share,
+    or as many as its cap allows.
     """
     algorithm = system.algorithm
-    dispatched = rollouts.started_per_group[row]
-    engines = plans.engines.astype(float)
-    empty = (dispatched - 1.0) / 2.0 if algorithm.whole_groups else np.zeros(len(plans))
-    if not algorithm.limit_per_engine:
-        empty = empty / engines
-    cap = plans.in_flight_per_engine.astype(float)
-    stream = np.maximum(cap - empty, np.minimum(cap, 1.0))
+    engines, cap = plans.engines.astype(float), plans.in_flight_per_engine.astype(float)
+    stream = cap
+    if algorithm.whole_groups:
+        together = 1.0 if algorithm.limit_per_engine else engines
+        stream = (
+            group_places(
+                system.workload.lengths,
+                cap * together,
+                rollouts.group_size[row],
+                rollouts.oversampling[row],
+                algorithm.oversampling_by,
+                fixed_s / (written_s + fixed_s),
+            )
+            / together
+        )
     batch = rollouts.oversampling[row] * rollouts.batch[row] / engines
     return np.where(batch > 0, np.minimum(cap, np.maximum(batch, 1.0)), stream)
 

@@ -27,7 +27,7 @@ from allocator.physics.staleness import (
     staleness_mean,
     staleness_quantile,
 )
-from allocator.physics.turns import tool_tail_s
+from allocator.physics.turns import tool_end_sd_s, tool_tail_s
 from allocator.physics.weight_sync import rate_with_pauses
 from allocator.physics.weight_update import abort_table, drain_lost_s, retract_s
 from allocator.problem.decisions import DecisionArrays
@@ -179,29 +179,34 @@ def _meeting(
     sync_s = system.sync_s[plans.trainer_kind, plans.generator_kind]
     taken = batch / (trainer.train_s + (sync_s / every if algorithm.trainer_blocks else 0.0))
     free = generator.dispatched_per_s * generator.ended_share * at(kept / rollouts.oversampling)
-    token_s, fixed_s = generator.residence_token_s, generator.residence_fixed_s
-    sample_s = fixed_s + token_s * at(rollouts.cut.dispatched_mean_tokens)
-    update = _weight_update(system, plans, generator, sample_s, free, taken, batch * every, sync_s)
+    free_token_s, free_fixed_s = generator.residence_token_s, generator.residence_fixed_s
+    life_s = free_fixed_s + free_token_s * at(rollouts.cut.dispatched_mean_tokens)
+    update = _weight_update(system, plans, generator, life_s, free, taken, batch * every, sync_s)
     offered, reached = update.offered, update.reached
+    # As many are in flight as without pauses, and fewer end: each stays longer.
+    token_s, fixed_s = free_token_s / update.unpaused, free_fixed_s / update.unpaused
+    sample_s = fixed_s + token_s * at(rollouts.cut.dispatched_mean_tokens)
     spread_s: Any = 0.0
+    end_sd_s: Any = 0.0
     if not algorithm.whole_groups:
         slots = generator.in_flight / (plans.engines if algorithm.limit_per_engine else 1.0)
         spread_s = (at(rollouts.started_per_group) - 1.0) / 2.0 * sample_s / slots
     mean_tokens = np.asarray([table.length_mean_tokens for table in tables.tables])
     longest = np.asarray([table.tailness for table in tables.tables]) * mean_tokens
     if system.workload.tool_calls is not None:
-        spread_s = spread_s + tool_tail_s(
+        slowest = (
             token_s * at(longest - mean_tokens),
             system.workload.tool_calls,
             _or_one_number(at(rollouts.group_size)),
             system.workload.lengths.truncated_fraction,
         )
+        spread_s, end_sd_s = spread_s + tool_tail_s(*slowest), tool_end_sd_s(*slowest)
     line = Pipeline(
         load=offered / reached,
         groups_per_batch=_or_one_number(plans.prompts_per_step),
         queue_batches=plans.queue_batches.astype(float),
         train_s=batch / reached,
-        step_cv=system.trainers.step_cv,
+        step_cv=trainer.step_cv,
         length_s=token_s * at(mean_tokens),
         constant_s=fixed_s,
         spread_s=spread_s,
@@ -209,6 +214,8 @@ def _meeting(
         optimizer_steps=float(system.trainers.optimizer_steps_per_batch),
         weight_sync_every=float(every),
         group_kind=_or_one_number(rollouts.row),
+        late_s=_late_s(algorithm, sync_s),
+        end_sd_s=end_sd_s,
     )
     accepted: Any = np.ones(np.shape(offered))
     if algorithm.staleness_enforce == "reject":
@@ -237,12 +244,14 @@ class _Updated:
     """Accepted samples/s under weight updates, and what restarts lose of tokens and lengths.
 
     `reached` is what the trainer can take when it waits for every drain. `running` is the share of
-    the time that the engines write, whatever becomes of it.
+    the time that the engines write, whatever becomes of it; `unpaused` that in which they do not
+    stand still for new weights, or to read again.
     """
 
     offered: Any
     reached: Any
     running: Any
+    unpaused: Any
     aborted: Any
     length_bias: Any
 
@@ -278,12 +287,27 @@ def _weight_update(
         reached = np.minimum(taken, sync_batch / shortest_s)
         offered = rate_with_pauses(free, reached, pause + lost_s, sync_batch)
         whole = np.ones(np.shape(free))
-        return _Updated(offered, reached, offered / free, 0.0 * whole, whole)
+        unpaused = _unpaused(pause, offered, reached, sync_batch)
+        return _Updated(offered, reached, offered / free, unpaused, 0.0 * whole, whole)
     if algorithm.weight_update == "abort" and not resumed:
         return _restarted(lengths, sample_s, free, taken, pause, sync_batch)
     whole = np.ones(np.shape(free))
     offered = rate_with_pauses(free, taken, pause, sync_batch)
-    return _Updated(offered, taken, offered / free, 0.0 * whole, whole)
+    running = offered / free
+    return _Updated(offered, taken, running, running, 0.0 * whole, whole)
+
+
+def _unpaused(pause_s: Any, offered: Any, reached: Any, sync_batch: Any) -> Any:
+    """Share of the time in which no sync stops the engines."""
+    share = 1.0 - pause_s * np.minimum(offered, reached) / sync_batch
+    return np.maximum(share, LEAST_INTERVAL)
+
+
+def _late_s(algorithm: AlgorithmLaw, sync_s: Any) -> Any:
+    """Seconds of a transfer in which engines still start rollouts with the weights before it."""
+    if algorithm.generator_pauses or algorithm.weight_update == "drain":
+        return 0.0 * sync_s
+    return sync_s
 
 
 def _restarted(
@@ -317,6 +341,7 @@ def _restarted(
         np.maximum(rate_in(lives, settled), LEAST_INTERVAL * free),
         taken,
         running(settled),
+        np.maximum(running(settled), LEAST_INTERVAL),
         1.0 - table.completed_share(lives),
         np.where(table.completions(lives) > 0.0, table.length_ratio(lives), 1.0),
     )

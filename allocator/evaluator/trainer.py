@@ -26,6 +26,7 @@ class TrainerState:
     trained_samples : of them, those that the optimiser sees (fewer when dead groups are dropped).
     sequence_tokens : mean tokens of one trained sample, prompt included.
     train_s : seconds busy with one batch.
+    step_cv : coefficient of variation of that time: stated, and of the tokens of a batch.
     learning_flops, log_prob_flops : executed per batch; the second is part of the first.
     width : GPUs of one model replica; ranks = gpus // width.
     """
@@ -34,6 +35,7 @@ class TrainerState:
     trained_samples: Any
     sequence_tokens: Any
     train_s: Any
+    step_cv: Any
     learning_flops: Any
     log_prob_flops: Any
     imbalance: Any
@@ -93,6 +95,14 @@ def trainer_state(
     microbatches = np.maximum(trained * tokens / (ranks * kinds.microbatch_tokens), float(steps))
     fixed = epochs * (kinds.fixed_s * steps + kinds.microbatch_s * microbatches)
     seconds = train_s(executed, gpus, kinds.peak_flops_per_s[kind], kinds.hfu[kind], uneven, fixed)
+    step_cv = _step_cv(
+        kinds.step_cv,
+        1.0 - epochs * kinds.fixed_s * steps / seconds,
+        second / tokens**2 - 1.0,
+        trained,
+        rows.pick(plans.prompts_per_step),
+        kept,
+    )
     memory = memory_bytes_per_gpu(kinds.state_bytes, gpus, kinds.activation_bytes / width)
     spread = rows.spread
     return TrainerState(
@@ -100,6 +110,7 @@ def trainer_state(
         trained_samples=spread(trained),
         sequence_tokens=spread(tokens),
         train_s=spread(seconds),
+        step_cv=spread(step_cv),
         learning_flops=spread(executed),
         log_prob_flops=spread(once * kinds.passes.log_probs),
         imbalance=spread(uneven),
@@ -107,6 +118,18 @@ def trainer_state(
         ranks=spread(ranks),
         memory_bytes=spread(memory),
     )
+
+
+def _step_cv(
+    stated: float, work_share: Any, token_cv2: Any, trained: Any, groups: Any, kept: Any
+) -> Any:
+    """Spread of a step: what is stated, and how much work the batches bring.
+
+    Work is in proportion to tokens: of `trained` samples of squared cv `token_cv2`, and of a
+    binomial number of groups where those without a signal (1 - `kept`) are left out.
+    """
+    tokens = token_cv2 / np.maximum(trained, 1.0) + (1.0 - kept) / (groups * kept)
+    return np.minimum(np.sqrt(stated**2 + (1.0 + stated**2) * work_share**2 * tokens), 1.0)
 
 
 def replica_width(system: System, kind: Any, gpus: Any) -> Any:

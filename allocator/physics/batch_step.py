@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import ndtr
 
 
 def step_in_turn_s(generation_s: Any, train_s: Any, sync_s: Any, switch_s: Any = 0.0) -> Any:
@@ -31,15 +32,35 @@ def step_in_turn_s(generation_s: Any, train_s: Any, sync_s: Any, switch_s: Any =
     return generation_s + train_s + sync_s + switch_s
 
 
-def step_overlapped_s(generation_s: Any, train_s: Any, sync_s: Any) -> Any:
-    """Seconds of a step in which the next batch is generated meanwhile: max + sync.
+def step_overlapped_s(
+    generation_s: Any, train_s: Any, sync_s: Any, generation_sd_s: Any = 0.0, train_sd_s: Any = 0.0
+) -> Any:
+    """Seconds of a step in which the next batch is generated meanwhile: E[max] + sync.
+
+    Each step waits for the later of the two, which on average is later than either: with both
+    normal and independent, s^2 = sd_g^2 + sd_t^2 and z = (g - t)/s,
+
+        E[max] = t + (g - t) Phi(z) + s phi(z)              (Clark 1961)
+
+    Parameters
+    ----------
+    generation_s, train_s : means, s.
+    sync_s : weight transfer a step, s.
+    generation_sd_s, train_sd_s : standard deviations of both over the batches (>= 0), s.
 
     Examples
     --------
     >>> float(step_overlapped_s(100.0, 60.0, 2.0))
     102.0
+    >>> round(float(step_overlapped_s(100.0, 100.0, 2.0, 8.0, 6.0)), 2)
+    105.99
     """
-    return np.maximum(generation_s, train_s) + sync_s
+    ahead = np.asarray(generation_s, dtype=float) - train_s
+    spread = np.hypot(generation_sd_s, train_sd_s)
+    z = np.clip(ahead / np.where(spread > 0.0, spread, 1.0), -40.0, 40.0)
+    uncertain = ahead * ndtr(z) + spread * np.exp(-0.5 * z * z) / np.sqrt(2.0 * np.pi)
+    gained = np.where(spread > 0.0, uncertain, np.maximum(ahead, 0.0))
+    return train_s + np.maximum(gained, np.maximum(ahead, 0.0)) + sync_s
 
 
 def batch_staleness_mean(

@@ -39,6 +39,11 @@ class Pipeline:
         Seconds a sample of mean length takes for its tokens (s, > 0).
     constant_s : array_like
         Residence that does not depend on the length: prefill, environment, reward (s, >= 0).
+    late_s : array_like
+        Seconds after a weight sync in which rollouts still start with the weights before it (s,
+        >= 0): each makes what starts in it a batch older.
+    end_sd_s : array_like
+        Standard deviation of a group's end that is not that of its lengths: of tools (s, >= 0).
     spread_s : array_like
         Mean delay between the group's first start and the start of the sample that ends last (s,
         >= 0): ``(S - 1)/2 x sample residence / slots of one dispatcher`` when samples are
@@ -65,6 +70,8 @@ class Pipeline:
     optimizer_steps: Any = 1.0
     weight_sync_every: Any = 1.0
     group_kind: Any = 0.0
+    late_s: Any = 0.0
+    end_sd_s: Any = 0.0
 
 
 @dataclass(frozen=True)
@@ -124,6 +131,8 @@ def staleness_law(pipeline: Pipeline, table: Tables) -> StalenessLaw:
       Im[exp(2 pi i n (mu - 1/2)) T(2 pi n/g)]``, T = `ResidenceTable.transform` (first terms of the
       saw tooth's Fourier series; next to nothing unless z is known to less than a batch).
     * weight sync every k batches: ``+ (k-1)/2`` on mu, ``+ (k^2-1)/12`` on the variance.
+    * weights that arrive late: ``+ late/(length tau)`` on mu; ends that tools scatter:
+      ``+ (end_sd/(length tau))^2`` on the variance.
 
     Returns
     -------
@@ -213,8 +222,10 @@ def law_of_block(line: Pipeline, tables: Tables) -> tuple[Array, ...]:
         + paced * paced * counted
     )
     versions, sync = line.optimizer_steps, line.weight_sync_every
+    variance = variance + np.square(line.end_sd_s / (length * period))
     variance = np.maximum(variance, 1e-6) + (sync * sync - 1.0) / 12.0
-    mean = reach + 0.5 - wait - start + 0.5 * (sync - 1.0)
+    late = line.late_s / (length * period)
+    mean = reach + 0.5 - wait - start + 0.5 * (sync - 1.0) + late
     return (
         mean,
         np.sqrt(3.0 * variance),

@@ -276,8 +276,38 @@ def tool_tail_s(
     >>> round(float(tool_tail_s(100.0, tools, 16)), 2)
     11.23
     """
+    return _tool_tail(response_tail_s, tools, rollouts, truncated_fraction)[0]
+
+
+def tool_end_sd_s(
+    response_tail_s: Any, tools: Lengths, rollouts: Any, truncated_fraction: Any = 0.0
+) -> Any:
+    """Standard deviation that tools give the end of the longest of n rollouts, seconds.
+
+    Where responses decide which rollout is the longest its tools are those of any rollout, where
+    tools decide they are the slowest of n: between the two variances in the proportion of
+    `tool_tail_s` to what it is where tools alone decide. Arguments as there.
+
+    Examples
+    --------
+    >>> tools = capped_lognormal_from_mean_cv(20.0, 0.5)
+    >>> [round(float(tool_end_sd_s(tail, tools, 16)), 1) for tail in (0.0, 1e6)]
+    [11.9, 10.0]
+    """
+    tail, alone = _tool_tail(response_tail_s, tools, rollouts, truncated_fraction)
+    count = np.maximum(np.asarray(rollouts, dtype=float), 1.0)
+    first, second = tools.order_statistic_moments(count, count)[:2]
+    slowest = np.maximum(second - np.square(first), 0.0)
+    decided = np.where(alone > 0.0, np.minimum(tail / np.where(alone > 0.0, alone, 1.0), 1.0), 0.0)
+    return np.sqrt(decided * slowest + (1.0 - decided) * (tools.mean * tools.cv) ** 2)
+
+
+def _tool_tail(
+    response_tail_s: Any, tools: Lengths, rollouts: Any, truncated_fraction: Any
+) -> tuple[Any, Any]:
+    """See `tool_tail_s`; the second is what it is where tools alone decide."""
     count = np.asarray(rollouts, dtype=float)
     tied = np.maximum(count * truncated_fraction, 1.0)
     alone = tools.mean * (tools.tailness(count) - 1.0)
     among_tied = tools.mean * (tools.tailness(tied) - 1.0)
-    return np.maximum(np.hypot(response_tail_s, alone) - response_tail_s, among_tied)
+    return np.maximum(np.hypot(response_tail_s, alone) - response_tail_s, among_tied), alone

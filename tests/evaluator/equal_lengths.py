@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
+from statistics import NormalDist
 from typing import Any
 
 import numpy as np
@@ -593,6 +594,9 @@ def around(case: Case) -> Around:
     dispatched = case.group * (case.oversampling if case.by == "sample" else 1.0)
     if case.streams:
         places = max(case.cap - (dispatched - 1.0) / 2.0, 1.0)
+        if case.cap < 4.0 * dispatched:
+            # Groups of equal rollouts end as they began, together: there are whole ones.
+            places = case.cap // dispatched * dispatched
     else:
         places = min(case.cap, max(started / case.engines, 1.0))
     boxes = start_s = lost = 0.0
@@ -756,6 +760,16 @@ def trained(case: Case) -> Trained:
     )
 
 
+def step_cv(case: Case) -> float:
+    """Spread of a step: samples are equal, but groups without a signal may be left out."""
+    groups = 0.0
+    if case.sampling == "drop":
+        signal = signal_of(case)
+        groups = (1.0 - signal) / (signal * case.prompts)
+    work = 1.0 - case.epochs * case.fixed_s * case.steps / trained(case).seconds
+    return math.sqrt(case.step_cv**2 + (1.0 + case.step_cv**2) * work**2 * groups)
+
+
 def sync_s(case: Case) -> float:
     sent = case.model.total * BYTES[case.weights]
     if case.lora_rank is not None:
@@ -822,7 +836,11 @@ def batch_step(case: Case) -> Step:
     whole_s = generation_s + late_s + score.latency_s
     train_s, sync = trained(case).seconds, sync_s(case) / case.sync_every
     if case.mode == "one_step_off":
-        stepped_s = max(whole_s, train_s) + sync
+        # Of equal lengths the generation is certain; the step is not.
+        spread = step_cv(case) * train_s
+        z = (whole_s - train_s) / spread
+        normal = NormalDist()
+        stepped_s = train_s + (whole_s - train_s) * normal.cdf(z) + spread * normal.pdf(z) + sync
     else:
         stepped_s = whole_s + train_s + sync
         stepped_s += switch_s(case) if case.mode == "colocated_sync" else 0.0
@@ -958,14 +976,21 @@ def stream_step(case: Case, update: Any = None) -> Step:
     offered, aborted = paused(free, taken, pause_s, batch * case.sync_every), 0.0
     if update is not None:
         offered, aborted = update(case, loop, stay_s, free, taken, pause_s)
+    # As many are in flight as without pauses: each stays longer.
+    if case.weight_update in ("in_flight", "retract") or case.partial:
+        unpaused = offered / free
+    else:
+        unpaused = 1.0 - pause_s * min(offered, taken) / (batch * case.sync_every)
+    stay_s, token_s = stay_s / unpaused, loop.token_s / unpaused
     given: dict[str, Any] = {
         "u": offered / taken,
         "groups": case.prompts,
         "queue": case.queue,
-        "train": batch / taken / (loop.token_s * case.length),
+        "train": batch / taken / (token_s * case.length),
         "constant": loop.fixed_s / (loop.token_s * case.length),
         "kept": kept / (case.oversampling if case.by == "group" else 1.0),
-        "step_cv": case.step_cv,
+        "step_cv": step_cv(case),
+        "late": 0.0 if case.pauses else sync / (token_s * case.length),
     }
     wait, dropped, _ = queue_and_staleness(even_table(Even, case.group), **given)
     line = queue_and_staleness(even_table(Line, case.group), **given)[2]

@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from itertools import pairwise
 from statistics import NormalDist
 
@@ -116,16 +116,20 @@ def main_path(r: Run) -> Answer:
     v_free = dispatched * kept
     pause = (r.sync_s if r.pauses else 0.0) / (r.sync_every * batch)
     v_g = max(v_free / (1 + v_free * pause), v_free * (1 - v_t * pause))
+    running = v_g / v_free  # as many in flight as without pauses: each stays so much longer
+    work = 1 - r.trainer_fixed_s * m * r.epochs / train_s
+    tokens_cv2 = (t2 / t1**2 - 1) / batch
     table = length_table(mu, sigma, r.cap, s)
     wait, drop, batches_within = queue_and_staleness(
         table,
         u=v_g / v_t,
         groups=r.groups,
         queue=r.queue,
-        train=batch / v_t / (engine.token_s * table.mean),
+        train=batch / v_t / (engine.token_s / running * table.mean),
         constant=engine.fixed_s / (engine.token_s * table.mean),
         kept=kept,
-        step_cv=r.step_cv,
+        step_cv=math.sqrt(r.step_cv**2 + (1 + r.step_cv**2) * work**2 * tokens_cv2),
+        late=0.0 if r.pauses else r.sync_s / (engine.token_s / running * table.mean),
     )
     v = v_t * (1 - wait)
 
@@ -185,7 +189,7 @@ def closed_loop(r: Run, e1: float, e2: float, e3: float) -> Engine:
     sd = math.sqrt(e3 / (3 * e1) - (e2 / (2 * e1)) ** 2)
     p = (r.p0 + r.p1 * r.prompt + r.p2 * r.prompt**2) / r.group_size
     limits = r.engines if r.limit_per_engine else 1
-    n = r.cap_per_engine - limits * (r.group_size - 1) / 2 / r.engines
+    together = r.engines // limits
 
     def t(b: float) -> float:
         experts = r.expert * (1 - math.pow(r.miss, b))
@@ -195,9 +199,44 @@ def closed_loop(r: Run, e1: float, e2: float, e3: float) -> Engine:
         return b / (e1 * t(b) + b * p)
 
     n_kv = sequences_fit(c * r.kv_bytes_per_token, sd * r.kv_bytes_per_token, r.kv_budget)
-    b = min(largest_root(lambda b: b + x(b) * (r.environment_s + p) - n, n), n_kv)
-    token_s = t(b) + b * p / e1
-    return Engine(b, x(b), token_s, n / x(b) - e1 * token_s, n_kv)
+
+    def excess(n: float, b: float) -> float:
+        return b + x(b) * (r.environment_s + p) - n
+
+    share = 0.0
+    for _ in range(2):
+        n = group_places(r, r.cap_per_engine * together, share) / together
+        b = min(largest_root(partial(excess, n), n), n_kv)
+        token_s = t(b) + b * p / e1
+        fixed_s = n / x(b) - e1 * token_s
+        share = fixed_s / (fixed_s + e1 * token_s)
+    return Engine(b, x(b), token_s, fixed_s, n_kv)
+
+
+def group_places(r: Run, places: int, share: float) -> float:
+    """Rollouts in flight when whole groups start: of few groups of places, at equal intervals T.
+
+    Just before a start those before it hold all places but S, less half a one.
+    """
+    S = r.group_size
+    if places >= 4 * S or S == 1:
+        return places - (S - 1) / 2
+    mu, sigma = log_normal(r.mean, r.cv, r.cap)
+    share = round(share * 64) / 64
+
+    def in_flight(t: float) -> float:  # of a group, t mean stays after its start
+        length = (t - share) / (1 - share) * r.mean
+        if length <= 0:
+            return S
+        return 0.0 if length >= r.cap else S * float(ndtr(-(math.log(length) - mu) / sigma))
+
+    def excess(T: float) -> float:
+        total, k = -(places - S + 0.5), 1
+        while (more := in_flight(k * T)) > 1e-12:
+            total, k = total + more, k + 1
+        return total
+
+    return S / root(excess, 0.2, 40.0)
 
 
 # ----------------------------------------------------------------------------- small laws
@@ -348,6 +387,7 @@ def queue_and_staleness(
     constant: float,
     kept: float,
     step_cv: float,
+    late: float = 0.0,
 ) -> tuple[float, float, Callable[[int], float]]:
     """Trainer's wait, share dropped and P(staleness <= n batches); times in mean lengths."""
     G, S, c, L, K = groups, t.S, step_cv, queue - 1, kept
@@ -394,7 +434,7 @@ def queue_and_staleness(
     tau = w1 * u / (1 - wait)
     W = t.M + constant
     age = (EY + 0.5) * d
-    mu = W / tau + age + 0.5 - wait - pw * (S - 1) / (2 * S * G)
+    mu = W / tau + age + 0.5 - wait - pw * (S - 1) / (2 * S * G) + late / tau
     slots = S * G * (1 + constant) / (K * w1)
     even = 1 - min(1, t.cv**2 / S)
     stretch = 1 - K * d * tau * t.D / (4 * G * t.sd**2) * even - pw * min(1, t.cv) / slots

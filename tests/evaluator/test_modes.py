@@ -211,7 +211,7 @@ def test_restarted_rollouts_are_not_scored(tmp_path: Path) -> None:
     judged = with_reward(case, type="llm_judge", placement="api", usd=(1.0, 0.0), input=1000.0)
     plan = assert_agrees(judged, tmp_path, starts_anew)
     ended_per_h = plan.accepted_samples_per_s * 3600
-    assert plan.token_fate.failed > 0.05
+    assert plan.token_fate.failed > 0.02
     assert plan.environment.reward_usd_per_hour == pytest.approx(ended_per_h * 1e-3, rel=1e-9)
 
 
