@@ -62,10 +62,10 @@ def group_places(
 
     Notes
     -----
-    Against event simulation of one engine (S 4 and 16, N/S from 1 to 4, cv .2 to 1.5, nothing
-    cancelled): within 3.7%, mostly 1%, but 8% too low at N = S and a cv of 1.5; with 1.5 rollouts
-    started by sample within 9%. The rule of half a
-    group is 24% too low to 157% too high there at N = S. Not fitted.
+    Source: derived here, not fitted. Against event simulation of one engine (S 4 and 16, N/S from 1
+    to 4, cv .2 to 1.5, nothing cancelled): within 3.7%, mostly 1%, but 8% too low at N = S and a cv
+    of 1.5; with 1.5 rollouts started by sample (S = 8) within 9%. The rule of half a group is from
+    26% too low to 157% too high there at N = S.
 
     Examples
     --------

@@ -38,7 +38,7 @@ def test_strata_are_as_large_as_wanted() -> None:
     for mode in ("async", "one_step_off", "disaggregated_sync", "colocated_sync"):
         assert count[mode] >= COUNT / 10
     sampled = {name for seed in SAMPLE for name in case(seed).strata}
-    assert {"near load 1", "at most 4 groups", "tools", "drain", "retract"} <= sampled
+    assert {"near load 1", "at most 4 groups", "tools", "one by one", "oversampling"} <= sampled
 
 
 def test_agreement_keeps_its_floors() -> None:

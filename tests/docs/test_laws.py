@@ -23,7 +23,7 @@ from tools.docs_units import unit_of
 PAGES = sorted(name for name in law_pages() if name != "laws.md")
 SECTIONS = ("Meaning", "Formulas and definitions", "Units", "Source", "Where it is checked")
 #: Pages on which every quantity is a count or a share.
-WITHOUT_UNIT = {"laws/signal.md"}
+WITHOUT_UNIT = {"laws/group_starts.md", "laws/signal.md"}
 #: Pages whose docstrings name no source: definitions and what follows from them.
 DERIVED_HERE = {
     "batch_cut",
