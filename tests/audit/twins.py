@@ -237,7 +237,7 @@ TWINS = (
         "broken_limit",
         "error",
         ("budget={usd: 1, target: {steps: 100}}",),
-        ("budget_usd is 21.3 and may be 1 at most",),
+        ("budget_usd is 21.4 and may be 1 at most",),
         ("budget.usd=22",),
     ),
     Twins(

@@ -194,10 +194,10 @@ def test_files_by_their_ending() -> None:
         "difference_usd": comparison.difference_usd, "generator_share": 1.0
     }  # fmt: skip
     markdown = comparison_file(comparison, ".md")
-    assert "| price | +$1.09 |" in markdown
+    assert "| price | +$1.10 |" in markdown
     page = comparison_file(comparison, ".HTML")
     assert page.startswith('<div class="rl-plan">')
-    assert "+$1.09" in page
+    assert "+$1.10" in page
     assert comparison._repr_html_() == page.rstrip("\n")
 
 
